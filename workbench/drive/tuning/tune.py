@@ -85,11 +85,13 @@ def limited(request: TuneRequest, trials: int | None, minutes: float | None, eff
     return request
 
 
+# more than seven: who listens to what
 def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
-         on_space: Callable[[dict[str, Explained]], None] = lambda told: None, places: Sequence[str] = (),
-         with_finals: bool = True) -> TuneResult:
+         on_space: Callable[[dict[str, Explained]], None] = lambda told: None, on_run: Callable[[Run], None] = lambda run: None,
+         places: Sequence[str] = (), with_finals: bool = True) -> TuneResult:
     """Tune, and keep the winners in the store if a GPU timed them. What the session holds already is not run again.
 
+    `on_run` is given the run when it begins; whoever stops that stops the tune.
     `places`: measuring processes; () is the one device that is asked for, and for "auto" every GPU of the first one's kind.
     After an interrupt the result has the best so far. Without finals it has, too, and nothing is kept. Raises `BadRequest`.
     """
@@ -148,6 +150,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
             session, resume=True, feed=feed, then=last,
             places=places or (every_gpu(device_name) if request.device == "auto" else (device_name,)))
         try:
+            on_run(run)
             said = ""
             while not run.wait(_LOOK_S):
                 if run.message != said and not feed.own_judged:   # its lines say more
