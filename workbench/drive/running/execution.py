@@ -363,8 +363,7 @@ class Execution:
             self.places.remove(place)
             self.session.event("device_lost", run_id=self.run.run_id, device=place, message=why)
             if not self.places:
-                raise DeviceLost(f"{place} does not answer any more. The last that was heard of it: {why} Finished trials "
-                                 "are kept.")
+                raise DeviceLost(f"{place} does not answer any more. Its last message: {why} Finished trials are kept.")
             self.name = self.places[0]   # where the last step is done
 
     def _measure_ceilings(self) -> None:
@@ -372,7 +371,7 @@ class Execution:
         device = self.run.known_device
         if not self.request.time or device.kind == "cpu" or ceilings.kept(device.name):
             return
-        self.run.message = f"measuring what {device.name} can do, once"
+        self.run.message = f"measuring the rates of {device.name}, once"
         self.workers.measure_ceilings(self.name, stop=self.run.cancelled)
 
     def _measure_baselines(self) -> None:
