@@ -25,7 +25,7 @@ from workbench.core.layer import BACKWARD, DIRECTIONS, LAUNCHES, ConvTranspose, 
 from workbench.core.precision import CLASSES_OF
 from workbench.core.presets import KERNELBENCH, MODELS
 from workbench.core.space import SearchSpace
-from workbench.core.start import Start, start
+from workbench.core.start_config import Start, start
 from workbench.core.template import render, render_batch
 from workbench.core.toolchain import nvcc_problem
 from workbench.core.variants import TEMPLATES, Variant, discover, find
@@ -196,7 +196,7 @@ def test_other_gpus_get_configs_that_fit_and_compile(arch: str) -> None:
 
 
 def test_a_default_that_is_known_to_spill_does_and_what_stands_in_does_not() -> None:
-    """The shorter of the ones in core/start.py; the tool asks for all."""
+    """The shorter of the ones in core/start_config.py; the tool asks for all."""
     variant, layer = find("persistent_wgmma", "grad_weight"), MODELS["models/encodec-2"].layer
     space = SearchSpace(variant, layer, "float32", 90, "tf32")
     with Nvcc() as nvcc:

@@ -7,8 +7,8 @@ Workbench     `layer_form` (the sidebar), `variant_rows` (the variants with thei
 Tune          `layer_form`, `tune_panels` (figures and tables)
 Inspect       `machine_code_view`
 layer picture `picture`, `picture_row` (one dimension), `picture_grid` (two), `picture_axis`, `picture_style`
-all pages     `state` (what they share), `address` (what a link says and restores), `theme` (looks, charts), `hosts` (who may
-              talk to the server)
+all pages     `state` (what they share), `address` (what a link says and restores), `theme` (looks, charts), `allowed_hosts`
+              (who may talk to the server)
 
 The charts are drawn in plots.py, compare_plots.py and tune_plots.py of drive/reporting; `theme` places them on a page.
 """

@@ -45,22 +45,22 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--small", action="store_true", help="the small size of a named layer")
     parser.add_argument("--direction", action="append", choices=DIRECTIONS, help="may be given several times (default: all)")
     parser.add_argument("--precision", default="", help="class to tune in: tf32, ieee, fp16 or bf16 (default: the precision "
-                        "that PyTorch uses by default); with --suite a list with commas (default: tf32)")
+                        "that PyTorch uses by default); with --suite a comma-separated list (default: tf32)")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME",
                         help="search only this variant; may be given several times (default: all)")
     parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
-    parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N; auto takes every free GPU of "
-                        "the first one's kind, cuda:N that one alone")
+    parser.add_argument("--device", default="auto", help="cpu: the emulator; cuda:N: only this GPU; auto (default): every "
+                                                         "free GPU of the same kind as the first")
     parser.add_argument("--effort", choices=tuple(EFFORTS),
                         help="quick: a minute; normal: ten minutes (default); full: until every candidate has been tried, at "
-                        "most 20 000 a direction")
+                             "most 20 000 per direction")
     parser.add_argument("--trials", type=int, metavar="N", help="stop after N candidates; replaces the limit of --effort")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes; replaces the limit of --effort")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
     parser.add_argument("--resume", metavar="NAME", help="continue the tune of this session; --trials, --minutes or --effort "
                         "set a new limit")
     parser.add_argument("--suite", choices=tuple(SUITES), help="share --minutes or --trials over all layers of a suite")
-    parser.add_argument("--explain", action="store_true", help="print what would be searched, and end")
+    parser.add_argument("--explain", action="store_true", help="print what would be searched, and stop")
     parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
     parser.add_argument("--run-timeout", type=float, default=60.0, metavar="S", help="seconds for one run (default 60)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON; progress goes to stderr")
@@ -101,7 +101,8 @@ def _suite(args: argparse.Namespace) -> int:
     with Runner() as runner:
         jobs = batch(request, name, runner, on_line=say)
     for job in jobs:
-        print(f"{job.name}, session {job.session}" if job.result else f"{job.name} was not tuned: the limit came first.")
+        print(f"{job.name}, session {job.session}" if job.result else f"{job.name} was not tuned: the limit was reached "
+                                                                      "before.")
         if job.result:
             print(text.result(job.result))
             if job.result.state == "failed":

@@ -41,7 +41,7 @@ from ..foreign.replies import (
 from ..foreign.requests import OfModule, Request
 from ..foreign.window import Window, opened
 from ..foreign.wire import Tensors, pack, receive_blocking
-from . import begins, calls, habits, load, settings
+from . import calls, exception_line, habits, load, settings
 from .module import arguments_of, convolves, is_the_layer, structure, the_state
 
 FILE = "<model file>"
@@ -220,9 +220,8 @@ def _told(error: BaseException, host: Host) -> Told:
     line = max(ours, key=ours.count) if isinstance(error, RecursionError) and ours else next(iter(ours), None)
     if isinstance(error, SyntaxError) and error.filename == FILE:
         line = error.lineno
-    line = begins.of_triton(str(error), FILE) or line
+    line = exception_line.of_triton(str(error), FILE) or line or exception_line.line_of(str(error), FILE, host.namespace)
     in_backward = any(f.name == "grad" and f.filename == torch.autograd.__file__ for f in frames)
-    return Told(type(error).__name__, str(error)[:_MOST_MESSAGE], line or begins.line_of(str(error), FILE, host.namespace),
-                "backward" if in_backward else host.loaded.where,
+    return Told(type(error).__name__, str(error)[:_MOST_MESSAGE], line, "backward" if in_backward else host.loaded.where,
                 "".join(traceback.format_exception(error))[-6000:],
                 Context("emulator" if isinstance(error, load.BuildFailed) else "", tuple(host.loaded.calls)))
