@@ -131,5 +131,11 @@ def test_a_long_session_is_read_once_and_its_tables_are_made_once(tmp_path, monk
     known_by = workbench_page._known_by(session.path, first)
     assert results._tables(known_by, first)[0] is results._tables(known_by, first)[0]
     session.append(trial("mine", 0.5))
-    assert len(state.trials_of(session.path)) == 23
+    grown = state.trials_of(session.path)
+    assert len(grown) == 23 and all(a is b for a, b in zip(first, grown, strict=False)), "only what was added is read"
+    with (session.path / "trials.jsonl").open("a") as file:
+        file.write('{"torn')
+    assert len(state.trials_of(session.path)) == 23 and state.left_out(session.path).startswith("1 of 24 lines")
+    session.append(trial("mine", 0.4))
+    assert len(state.trials_of(session.path)) == 24
     assert workbench_page._known_by(session.path, state.trials_of(session.path)) != known_by, "it has grown: made anew"

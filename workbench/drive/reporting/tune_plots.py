@@ -24,10 +24,9 @@ from .tune_points import Matter, Point, Tried, tunables
 TRIALS, TIME = "trials", "time"                    # what runs along the axis of the first figure
 VARIANT = "variant"                                # what its colours mean, unless it is a tunable
 BEST, MEDIAN, FAILED = "best", "median", "failed"  # what a cell of the heat map shows
-MOST_DRAWN = 2500    # points of the first figure
+MOST_DRAWN = 1500    # points of the first figure; as SVG so many are there as soon as by WebGL
 MOST_LINES = 500     # of parallel coordinates: 10 000 take 14 s in a browser without a GPU
 _MOST_SLICE = 400    # points of one slice
-_SVG = 800           # up to so many points are drawn as SVG, which is there at once
 _BEST_KEPT = 250
 _COLOURS = {"light": ("#2F6FD0", "#E39A00", "#12917A", "#B0559B", "#57B7E6", "#7A6A4F"),
             "dark": ("#6FA3F5", "#F0B23E", "#35BFA3", "#D884C4", "#8AD3F7", "#B8A684")}
@@ -48,22 +47,27 @@ def progress(found: Tried, *, x: str = TRIALS, colour: str = VARIANT, chosen: It
     top = _top(found)
     rail = 1.07 * top
     figure = go.Figure()
-    scatter = go.Scattergl if len(shown) > _SVG else go.Scatter
     right = [p for p in shown if p.ms is not None]
     groups = _grouped(right, colour)
+    shades = {name: colours["mute"] if name == _OTHER else palette[place % len(palette)] for place, name in enumerate(groups)}
     for place, (name, points) in enumerate(groups.items()):
-        last = name == _OTHER
-        figure.add_trace(scatter(
-            x=[where(p) for p in points], y=[min(p.ms or 0, top) for p in points], mode="markers", name=name,
-            customdata=[p.trial.trial_id for p in points], text=[_hover(p) for p in points],
+        inside = [p for p in points if (p.ms or 0) <= top]
+        figure.add_trace(go.Scatter(
+            x=[where(p) for p in inside], y=[p.ms for p in inside], mode="markers", name=name,
+            customdata=[p.trial.trial_id for p in inside], text=[_hover(p) for p in inside],
             hovertemplate="%{text}<extra></extra>",
-            marker={"color": colours["mute"] if last else palette[place % len(palette)], "size": 7, "opacity": 0.62,
-                    "symbol": [("triangle-up-open" if (p.ms or 0) > top else
-                                "circle-open" if last else _SYMBOLS[place % len(_SYMBOLS)]) for p in points]}))
+            marker={"color": shades[name], "size": 7, "opacity": 0.62, "symbol": _SYMBOLS[place % len(_SYMBOLS)]}))
+    over = [(p, name) for name, points in groups.items() for p in points if (p.ms or 0) > top]
+    if over:
+        figure.add_trace(go.Scatter(
+            x=[where(p) for p, _ in over], y=[1.01 * top] * len(over), mode="markers", name=f"△ above {numbers.time(top)}",
+            customdata=[p.trial.trial_id for p, _ in over], text=[_hover(p) for p, _ in over],
+            hovertemplate="%{text}<extra></extra>",
+            marker={"color": [shades[name] for _, name in over], "size": 6, "opacity": 0.5, "symbol": "triangle-up"}))
     for name, colour_name, wrong in (("not right", "bad", True), ("could not run", "caution", False)):
         points = [p for p in shown if p.ms is None and (p.trial.status in report.WRONG or p.status in report.WRONG) == wrong]
         if points:
-            figure.add_trace(scatter(
+            figure.add_trace(go.Scatter(
                 x=[where(p) for p in points], y=[rail] * len(points), mode="markers", name=f"{'✕' if wrong else '!'} {name}",
                 customdata=[p.trial.trial_id for p in points], text=[_hover(p) for p in points],
                 hovertemplate="%{text}<extra></extra>",
@@ -95,12 +99,13 @@ def progress(found: Tried, *, x: str = TRIALS, colour: str = VARIANT, chosen: It
 def progress_note(found: Tried) -> str:
     """What the first figure leaves out, in a sentence; "" where it shows all."""
     shown, there = len(_drawn(found)), len(found.points)
-    over = sum(p.ms is not None and p.ms > _top(found) for p in found.points)
+    top = _top(found)
+    over = sum((p.ms or 0) > top for p in found.right)
     parts = [f"{numbers.count(shown)} of {numbers.count(there)} trials are drawn: the {_BEST_KEPT} best, each one that was the "
              "best so far, and others at random."] if shown < there else []
     if over:
-        parts.append(f"{numbers.count(over)} slower than {numbers.time(_top(found))} {'lies' if over == 1 else 'lie'} on the "
-                     "upper edge (△).")
+        parts.append(f"{numbers.count(over)} slower than {numbers.time(top)} {'lies' if over == 1 else 'lie'} on the "
+                     "upper edge.")
     return " ".join(parts)
 
 

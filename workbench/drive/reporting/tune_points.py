@@ -71,7 +71,7 @@ class Tried:
     def failed(self) -> list[Point]:
         return [p for p in self.points if p.ms is None]
 
-    @property
+    @cached_property
     def best(self) -> Point | None:
         """The winner of the finals, else the fastest so far."""
         return next((p for p in self.right if p.trial.trial_id == self.winner), self.right[0] if self.right else None)

@@ -379,8 +379,7 @@ class Execution:
             if self.places:
                 self.name = self.places[0]   # where the last step is done
             elif not is_elsewhere(place):
-                raise DeviceLost(f"{place} does not answer any more. The last that was heard of it: {why} Finished trials "
-                                 "are kept.")
+                raise DeviceLost(f"{place} does not answer any more. Its last message: {why} Finished trials are kept.")
 
     def _back(self, place: str, ready: Shared[_Ready]) -> bool:
         """Whether another worker of a cluster stands in for one that was lost. Raises `DeviceLost` where none has answered for
@@ -411,7 +410,7 @@ class Execution:
         device = self.run.known_device
         if not self.request.time or device.kind == "cpu" or ceilings.kept(device.name):
             return
-        self.run.message = f"measuring what {device.name} can do, once"
+        self.run.message = f"measuring the rates of {device.name}, once"
         self.workers.measure_ceilings(self.name, stop=self.run.cancelled)
 
     def _measure_baselines(self) -> None:

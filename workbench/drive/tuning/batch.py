@@ -62,7 +62,7 @@ class BatchRequest:
                 raise BadRequest(f"{name} is {value}; give a number above 0.", field=name)
         for precision in self.precisions:
             if precision not in CLASSES:
-                raise BadRequest(f"precision {precision!r} is no class; choose {', '.join(CLASSES)}.", field="precision")
+                raise BadRequest(f"precision {precision!r} is not a class; choose {', '.join(CLASSES)}.", field="precision")
 
 
 def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
