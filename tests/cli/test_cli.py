@@ -8,16 +8,19 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from workbench.core.env import torch_info
+from workbench.drive.bench.defaults import default_configs
+from workbench.drive.sessions.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "17", "--device", "cpu"]
 VERBS = ("doctor", "variants", "presets", "run", "show", "compare", "check", "bench", "selftest", "export", "test", "pack",
-         "cache", "tune")
+         "cache", "tune", "diff")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def cli(*words: str, sessions: Path | None = None, program: tuple[str, ...] = ("
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_exit_codes(here, verb: str) -> None:
     done = here(verb, "--help")
-    assert done.returncode == 0 and "exit codes: 0 right, 1 judged and not right" in done.stdout
+    assert done.returncode == 0 and "exit codes: 0 right, 1 a result is wrong" in done.stdout
 
 
 def test_the_list_of_verbs_is_whole() -> None:
@@ -104,6 +107,46 @@ def test_run_show_resume_pack_compare(here, sessions: Path, tmp_path: Path) -> N
     assert all(k["limiter"] and 0 < k["warps_per_sm"] <= k["max_warps"] for a in told["occupancy"].values() for k in a.values())
 
 
+def test_an_edited_kernel_is_a_fork_that_is_judged_kept_and_exported(here, sessions: Path, tmp_path: Path) -> None:
+    """A wrong edit, then a right one: by what it was forked from, resumed, exported, and again from a packed session."""
+    def run(*words: str, sessions: Path = sessions) -> list[dict]:
+        done = here("run", *words, "--device", "cpu", "--effort", "quick", "--no-baselines", "--json", sessions=sessions)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    parent, = run(*SMALL, "--variant", "naive_gather", "--direction", "forward", "--session", "edit")
+    source = here("show", "edit", "--trial", parent["trial_id"], "--source", sessions=sessions).stdout
+    edited = tmp_path / "edited.cu"
+    edited.write_text(source.replace("Sum sum[CO] = {};", "Sum sum[CO] = {Sum(1)};"))
+    wrong, = run("--source", str(edited), "--fork-of", f"edit:{parent['trial_id']}", "--session", "edit")
+    assert wrong["status"] == "MISMATCH" and wrong["forked_from"] == parent["candidate_id"] != wrong["candidate_id"]
+    assert wrong["name"].startswith("naive_gather-") and "kept_in" not in wrong
+    edited.write_text(source.replace("Sum sum[CO] = {};", "Sum sum[CO] = {Sum(0)};"))
+    of_wrong = ("--source", str(edited), "--fork-of", f"edit:{wrong['candidate_id'][:8]}", "--session", "edit")
+    right, = run(*of_wrong)
+    assert right["status"] == "OK" and right["forked_from"] == wrong["candidate_id"], "a fork of a fork"
+    assert run(*of_wrong, "--resume") == [], "it is there"
+    told = json.loads(here("show", "edit", "--trial", right["trial_id"], sessions=sessions).stdout)
+    assert set(told["occupancy"]) == set(told["resources"]), "its block size is known as its variant's"
+    both = [f"edit:{t['trial_id']}" for t in (wrong, right)]
+    found = here("diff", *both, sessions=sessions).stdout
+    assert "\n-  Sum sum[CO] = {Sum(1)};\n+  Sum sum[CO] = {Sum(0)};\n" in found and found.startswith(f"--- {both[0]} naive_")
+    found = here("diff", both[0], "forward/naive_gather", "--what", "config", sessions=sessions).stdout
+    assert f"-variant = {wrong['name']}\n+variant = naive_gather\n" in found
+    exported = here("export", "--session", "edit", "--trial", right["trial_id"], sessions=sessions)
+    assert "Sum(0)" in exported.stdout and right["candidate_id"] in exported.stdout, exported.stderr
+    archive, elsewhere = tmp_path / "edit.zip", tmp_path / "elsewhere"
+    here("pack", "edit", "--out", str(archive), sessions=sessions)
+    here("pack", "--open", str(archive), sessions=elsewhere)
+    edited.unlink()
+    words = right["command"].split(" ")[4:-4]
+    again, = run(*words, sessions=elsewhere)
+    assert (again["candidate_id"], again["name"], again["status"]) == (right["candidate_id"], right["name"], "OK")
+    gpu = Session.create(tmp_path, "gpu")
+    for trial in Session.open(elsewhere / "edit").trials():
+        gpu.append(replace(trial, device=replace(trial.device, kind="cuda")))
+    assert [cell.best.name for cell in default_configs([gpu])] == ["naive_gather"], "a fork is no variant"
+
+
 def test_both_gradients_from_one_launch(here, sessions: Path, tmp_path: Path) -> None:
     layer = ("--layer", "ConvTranspose1d(9, 10, 3, stride=2)", "--input-size", "20")
     done = here("run", *layer, "--direction", "backward", "--session", "both", "--json", "--effort", "quick",
@@ -151,6 +194,11 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path
     (["run", "--preset", "kb74/small", "--set", "BLOCK"], "cannot be read"),
     (["run", "--preset", "kb74/small", "--precision", "fp16"], "does not go with float32"),
     (["run", "--preset", "kb74/small", "--device", "cuda:9"], "not on this machine"),
+    (["run"], "Give --preset or --layer: the layer to run on."),
+    (["run", "--preset", "kb74/small", "--fork-of", "naive_gather"], "--fork-of needs --source"),
+    (["run", "--preset", "kb74/small", "--source", "nowhere.cu"], "nowhere.cu cannot be read: No such file"),
+    (["run", "--source", "kernel_templates/forward/naive_gather.cu"], "Give --preset or --layer, the layer to run on, or"),
+    (["run", "--preset", "kb74/small", "--source", "kernel_templates/forward/naive_gather.cu"], "makes the same program"),
     (["run", "--preset", "kb74/small", "--resume"], "--resume needs --session"),
     (["run", "--preset", "kb74/small", "--variant", "naive_gather", "--set", "STAGE_KB=8"], "no chosen variant takes it"),
     (["run", "--preset", "kb74/small", "--set", "forward/naive_gather.BLOCK=77"], "BLOCK=77 is not offered"),
@@ -168,7 +216,7 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path
     (["export", "--preset", "kb74", "--forward", "naive_gather", "--set", "naive.BLOCK=64"], "There is no variant 'naive'"),
     (["show", "--trial", "ab12"], "--trial needs the name of its session"),
     (["show", "nowhere"], "'nowhere' is not a session; the sessions below"),
-    (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64,x"], "'x' is no whole number; write VARIANT.TUNABLE="),
+    (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64,x"], "'x' is not a whole number; write VARIANT."),
     (["run", "--preset", "kb74/small", "--no-baselines", "--baselines-only"], "measures nothing; give only one of them"),
     (["check", "/nonexist.py", "--preset", "kb74"], "/nonexist.py does not exist; name an existing file."),
     (["check", "/", "--preset", "kb74"], "/ is a folder; name a file."),
@@ -181,6 +229,8 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path
      "could not start within its memory limit of 10.2 MiB: raise the limit (--memory, in GiB)."),
     (["pack", "--open", "nonexist.zip"], "nonexist.zip does not exist; name a zip"),
     (["compare", "nowhere", "nowhere"], "is not a session"),
+    (["diff", "one:ab", "forward/naive_gather"], "'one' is not a session"),
+    (["diff", "LICENSE", "forward/naive_gather", "--what", "ptx"], "LICENSE is a file; only its template or source"),
     (["pack"], "Give the session to pack"),
     (["export"], "Give --preset, --layer or --session"),
 ])
@@ -227,7 +277,7 @@ def test_headless_test_writes_junit_and_json(tmp_path: Path) -> None:
                "naive_gather", "--device", "cpu", "--junit", str(tmp_path / "j.xml"), "--json", str(tmp_path / "c.json"),
                program=("app.py",))
     assert done.returncode == 0, done.stderr
-    assert "3 of 3 cases hold." in done.stdout
+    assert "3 of 3 cases are right." in done.stdout
     suite = ElementTree.parse(tmp_path / "j.xml").getroot()
     assert suite.get("tests") == "3" and suite.get("failures") == "0"
     assert len(json.loads((tmp_path / "c.json").read_text())) == 3

@@ -10,9 +10,11 @@ import pytest
 
 from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest, RenderError
+from workbench.core.fork import fork
 from workbench.core.identity import candidate_id
 from workbench.core.presets import preset
-from workbench.core.template import render, render_batch, symbol
+from workbench.core.source_parts import side_by_side, unified
+from workbench.core.template import files_of, render, render_batch, symbol
 from workbench.core.variants import TEMPLATES, Variant, broken, discover, find, parse, refuse_broken
 
 LAYER = preset("kb74").layer
@@ -242,3 +244,68 @@ def test_a_broken_header_costs_its_own_variant_alone(header: str | bytes, senten
 def test_a_folder_of_templates_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="The folder of templates .*nowhere does not exist"):
         discover(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("rendering", [False, True])
+def test_a_text_that_was_not_edited_is_no_fork(rendering: bool) -> None:
+    for of in (v for v in discover() if "ieee" in v.precision):
+        parent = Candidate(of, LAYER, "float32", {}, "ieee")
+        rendered = render(parent)
+        with pytest.raises(BadRequest, match="same program"):
+            fork(rendered.source if rendering else of.text, parent, rendered.candidate_id)
+
+
+def test_a_fork_is_called_by_what_it_was_and_its_own_text(root: Path) -> None:
+    parent = candidate(variant(root), config={"BLOCK": 64})
+    before = render(parent)
+    edits = [text.replace("int taps =", "int taps = 1 +") for text in (parent.variant.text, before.source)]
+    ours, theirs = (fork(text, parent, before.candidate_id) for text in edits)
+    assert re.fullmatch("small-[0-9a-f]{4}", ours.variant.name) and ours.variant.forked_from == before.candidate_id
+    assert render(ours).candidate_id == render(theirs).candidate_id != before.candidate_id
+    assert ours.variant.name == theirs.variant.name and ours.config == theirs.config == parent.config
+    assert f'"forward/{ours.variant.name}.cu"' in render(ours).source and not ours.headers
+    assert theirs.variant.text == ours.variant.text, "a rendering's template has its include lines again"
+    again = fork(ours.variant.text.replace("1 +", "2 +"), ours, render(ours).candidate_id)
+    assert again.variant.name.startswith("small-") and again.variant.name.count("-") == 1
+    assert "small_" in render_batch([render(ours)]), "a namespace has no hyphen"
+
+
+def test_an_edited_header_is_the_forks_own(root: Path) -> None:
+    parent = candidate(variant(root))
+    before = render(parent)
+    made = fork(before.source.replace("#define KW_", "#define KW_MINE 1\n#define KW_", 1), parent, before.candidate_id)
+    assert made.headers and "KW_MINE" in render(made).source
+    with pytest.raises(RenderError, match="header that was edited"):
+        files_of(made, render(made))
+
+
+def test_what_an_edited_rendering_may_not_change_is_said(root: Path) -> None:
+    parent = candidate(variant(root))
+    before = render(parent)
+    made = fork(before.source.replace("BLOCK = 128;", "BLOCK = 64;"), parent, before.candidate_id)
+    assert made.config["BLOCK"] == 64, "its values are read"
+    for old, new, words in (("BLOCK = 128;", "BLOCK = 48;", "not offered"), ("stride_d = 1", "stride_d = 2", "instance of"),
+                            ("#line 1 \"instance", "//", "keep the lines")):
+        assert old in before.source
+        with pytest.raises(BadRequest, match=words):
+            fork(before.source.replace(old, new), parent, before.candidate_id)
+    with pytest.raises(BadRequest, match="key computes"):
+        fork(parent.variant.text.replace('"forward"', '"grad_weight"'), parent, before.candidate_id)
+
+
+def test_two_texts_side_by_side() -> None:
+    """Against difflib's own unified diff, at each context."""
+    from difflib import unified_diff
+    left = "".join(f"{n}\n" for n in range(40))
+    right = left.replace("5\n6\n", "five\n6\nsix\n", 1).replace("30\n", "")
+    assert [(r.left, r.right, r.skipped) for r in side_by_side(left, left)] == [(None, None, 40)]
+    whole = side_by_side(left, right, context=None)
+    assert "".join(f"{r.left_text}\n" for r in whole if r.left) == left
+    assert "".join(f"{r.right_text}\n" for r in whole if r.right) == right and not any(r.skipped for r in whole)
+    for context in (0, 1, 3):
+        rows = unified(side_by_side(left, right, context=context))
+        lines = [f" {r.left_text}" if r.same else f"-{r.left_text}" if r.left else f"+{r.right_text}"
+                 for r in rows if not r.skipped]
+        there = list(unified_diff(left.splitlines(), right.splitlines(), lineterm="", n=context))
+        assert lines == [line for line in there[2:] if not line.startswith("@")]
+        assert sum(r.skipped for r in rows) + sum(r.left is not None for r in rows) == 40

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,6 +127,14 @@ except SessionFull as error:
     assert read == ["READ", full[1], "0"]
 
 
+def test_threads_put_the_same_bytes_at_once(tmp_path: Path) -> None:
+    """The measuring threads of several GPUs record the source of one variant."""
+    session, data = Session.create(tmp_path, "s"), [bytes([i]) * 200_000 for i in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        for one in data:
+            assert len({name for name in threads.map(session.put_blob, [one] * 8)}) == 1
+
+
 def test_pack_opens_elsewhere(tmp_path: Path) -> None:
     session = Session.create(tmp_path / "here", "trip")
     blob = session.put_blob(b"source text")
@@ -167,12 +176,12 @@ def test_a_full_disk_is_a_sentence_without_its_number() -> None:
 
 
 def test_bad_names_and_places_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="no plain file name"):
+    with pytest.raises(BadRequest, match="not a plain file name"):
         Session.create(tmp_path, "../up")
     with pytest.raises(BadRequest, match="is not a session"):
         Session.open(tmp_path / "nothing")
     (tmp_path / "text.zip").write_text("no zip")
-    with pytest.raises(BadRequest, match="is no zip"):
+    with pytest.raises(BadRequest, match="is not a zip"):
         unpack(tmp_path / "text.zip", tmp_path)
     assert issubclass(SessionFull, OSError)
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from workbench.core.layer import BACKWARD, FORWARD, GRAD_WEIGHT, ConvTranspose, Workload
+from workbench.measure import truth as truths
 from workbench.measure.kernel.inputs import INTEGERS, NORMAL, fill, shapes
 from workbench.measure.kernel.validate import Comparison, allowed_rel_l2
-from workbench.measure.truth import reference
-from workbench.measure.truth.reference import Truth, expected_blocks
+from workbench.measure.truth import Truth, expected_blocks
 
 TINY = [
     Workload(ConvTranspose(1, 2, 3, 3), 2, (4,)),
@@ -66,7 +66,7 @@ def _assembled(workload: Workload, tensors: dict[str, torch.Tensor], name: str) 
 @pytest.mark.parametrize("workload", TINY, ids=lambda w: str(w.layer))
 @pytest.mark.parametrize("block", [1 << 22, 7])
 def test_truth_is_the_definition(workload: Workload, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(reference._BLOCK_ELEMENTS, "cpu", block)  # 7 elements: samples are split by channels
+    monkeypatch.setitem(truths._BLOCK_ELEMENTS, "cpu", block)  # 7 elements: samples are split by channels
     tensors = _tensors(workload)
     wide = {n: t.double().numpy() for n, t in tensors.items()}
     defined = define(workload, wide["input"], wide["weight"], wide.get("bias"), wide["grad_output"])
@@ -113,7 +113,7 @@ def test_kept_truth_is_read_again_without_the_inputs(tmp_path: Path) -> None:
 
 
 def test_large_truth_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(reference._KEPT_BYTES, "cpu", 0)
+    monkeypatch.setitem(truths._KEPT_BYTES, "cpu", 0)
     workload, tensors = TINY[5], _tensors(TINY[5])
     truth = Truth(workload, FORWARD, NORMAL, device="cpu", scratch=tmp_path)
     truth.prepare(tensors)

@@ -1,16 +1,26 @@
-"""What a person gets wrong in a cell: one sentence that names the value and what to do."""
+"""The notebook is executed as a reader would; interrupting a cell stops the run. What a person gets wrong in a cell: one
+sentence that names the value and what to do."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 import workbench as wb
 from workbench.core.variants import TEMPLATES
 
+from ..drive.conftest import until
+
+ROOT = Path(__file__).resolve().parents[2]
 LAYER = wb.ConvTranspose1d(3, 5, 3, stride=2)
 
 
@@ -54,6 +64,8 @@ def test_bias_as_pytorch_takes_it() -> None:
     ({"form": "x"}, "form 'x' is not known; choose constant or runtime"),
     ({"compile_flags": ["-DX", " "]}, "A compile flag is empty; write it like"),
     ({"directions": []}, "No direction is chosen; choose from forward"),
+    ({"source": "nowhere.cu"}, "nowhere.cu cannot be read"),
+    ({"source": TEMPLATES / "forward" / "naive_gather.cu", "modules": True}, "Leave out variants and modules"),
     ({"directions": 3}, "directions is 3; give a name or a list of names"),
     ({"variants": "naive"}, "There is no variant 'naive'; there are"),
     ({"variants": [None]}, "variants is [None]; give a name"),
@@ -81,6 +93,15 @@ def test_one_name_and_one_value_stand_for_a_list() -> None:
                     directions="forward", variants="naive_gather", settings={"naive_gather": {"BLOCK": 64}})
     assert [(t.name, t.direction, t.config["BLOCK"]) for t in result.trials] == [("naive_gather", "forward", 64)]
     assert result.message == "" and result.trials[0].ok
+    wrong = result.source(result.trials[0].trial_id).replace("Sum sum[CO] = {};", "Sum sum[CO] = {Sum(1)};")
+    of = f"{result.session.name}:{result.trials[0].trial_id}"
+    fork = wb.run(source=wrong, fork_of=of, device="cpu", progress=False, effort="quick", baselines=False).trials[0]
+    assert (fork.status, fork.forked_from) == ("MISMATCH", result.trials[0].candidate_id)
+    there = wb.diff(of, fork)
+    assert "+  Sum sum[CO] = {Sum(1)};" in str(there) and "Sum sum[CO] = {Sum(1)};</div>" in there._repr_html_()
+    assert [(r.left_text, r.right_text) for r in there.rows if "Sum(1)" in r.right_text] == [
+        ("  Sum sum[CO] = {};", "  Sum sum[CO] = {Sum(1)};")]
+    assert str(wb.diff(fork, fork, "template")) == "The two are equal."
 
 
 def test_a_result_says_why_its_run_failed() -> None:
@@ -98,3 +119,36 @@ def test_a_broken_template_is_said_and_the_rest_runs(tmp_path: Path, monkeypatch
     result = wb.run(LAYER, input_size=20, device="cpu", progress=False, effort="quick", baselines=False,
                     directions="forward", variants="naive_gather")
     assert result.trials[0].ok and "broken.cu does not begin with a comment" in capsys.readouterr().err
+
+
+def test_quickstart_runs(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(ROOT / "notebooks" / "quickstart.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=500, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = {i: str(c.get("outputs")) for i, c in enumerate(notebook.cells)}
+    assert "right in all checks" in outputs[1] and "naive_gather" in outputs[2]
+    assert "application/vnd.plotly" in outputs[3]
+    assert "kw_forward" in outputs[5]
+    assert "python -m workbench run" in outputs[7]
+    assert "ConvTranspose1d(32, 64, 5" in outputs[9] and "computed by CUDA kernels" in outputs[9]
+
+
+def test_interrupting_stops_the_run_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    script = """
+import workbench as wb
+try:
+    wb.run("kb74/small", device="cpu", directions=["forward", "grad_input", "grad_weight"], session="cut", effort="full")
+except KeyboardInterrupt:
+    print("INTERRUPTED", flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "PYTHONPATH": str(ROOT), "KERNEL_WORKBENCH_SESSIONS": str(tmp_path)})
+    trials = tmp_path / "cut" / "trials.jsonl"
+    until(lambda: trials.is_file() and trials.read_text().count("\n") >= 1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=300)
+    assert "INTERRUPTED" in out, err[-2000:]
+    lines = trials.read_text().splitlines()
+    assert 1 <= len(lines) < 12
+    assert '"run_stopped"' in (tmp_path / "cut" / "events.jsonl").read_text()

@@ -15,28 +15,30 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from random import Random
-from threading import Event
+from threading import Event, Thread, Timer
 
 import pytest
 
 from workbench.core.errors import BadRequest
 from workbench.core.orders import JudgeOrder
-from workbench.core.replies import Judged
+from workbench.core.replies import Device, Judged
 from workbench.core.trial import Status, Trial
 from workbench.drive.machine.device_lock import DeviceLock
 from workbench.drive.running.execution import Execution
 from workbench.drive.running.request import Row, Run, RunRequest
+from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.batch import BatchRequest, batch
+from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
 from workbench.drive.tuning.seen import BEGUN, Claims
 from workbench.drive.tuning.space import TuneSpace, key_of_trial
-from workbench.drive.tuning.tune import WON, TuneRequest, TuneResult, asked, tune, used_s
+from workbench.drive.tuning.tune import WON, TuneResult, asked, tune, used_s
 from workbench.faces import exit_codes
 from workbench.faces.verbs.tune import suite_code
 
 from ..cli.test_cli import cli
 from ..drive.conftest import until
-from .test_tune import CPU, KB74, ON_GPU, RECORDED, REQUEST, WORK, Canned, gpu_of
+from .test_tune import CPU, H200, KB74, ON_GPU, RECORDED, REQUEST, WORK, Canned, gpu_of, parts
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYER = ["--layer", "ConvTranspose1d(3, 5, 3, stride=2)", "--input-size", "17", "--device", "cpu", "--direction", "forward"]
@@ -185,7 +187,7 @@ def test_a_suite_needs_a_limit_and_known_classes() -> None:
         BatchRequest("models", REQUEST)
     with pytest.raises(BadRequest, match="minutes is 0; give a number above 0"):
         BatchRequest("models", REQUEST, minutes=0)
-    with pytest.raises(BadRequest, match="'fp8' is no class; choose tf32, ieee, fp16, bf16"):
+    with pytest.raises(BadRequest, match="'fp8' is not a class; choose tf32, ieee, fp16, bf16"):
         BatchRequest("models", REQUEST, ("fp8",), minutes=1.0)
 
 
@@ -207,13 +209,35 @@ def test_after_the_first_gpu_is_lost_the_last_step_is_on_another(tmp_path: Path)
         def judge(self, order: JudgeOrder, **more: object) -> Judged:
             return Judged(status=Status.WORKER_DIED, headline="died")
 
-        def answers(self, place: str) -> bool:
+        def answers(self, place: str, **more: object) -> bool:
             return False
 
     row = Row(TuneSpace(WORK, "forward", "tf32", CPU, variants=["naive_gather"]).candidate(0))
     run = Run("0" * 8, RunRequest(WORK, ()), tmp_path, [row])
     execution = Execution(run, Session.create(tmp_path, "s"), Dead(), ("cuda:0", "cuda:1"), resume=False)
     assert not execution._judge("cuda:0", row, None, None) and execution.places == [execution.name] == ["cuda:1"]
+
+
+class Gpus:
+    """What the measuring processes would say of three GPUs; the third one is of another kind."""
+
+    def device(self, place: str, **more: object) -> Device:
+        number = int(place[-1])
+        return replace(H200, index=number, key="another" if number == 2 else H200.key)
+
+
+def test_a_busy_gpu_and_one_of_another_kind_are_left_out(tmp_path: Path) -> None:
+    places = ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
+    run = Run("0" * 8, RunRequest(WORK, ()), tmp_path, [], device=H200)
+    execution = Execution(run, Session.create(tmp_path, "s"), Gpus(), places, resume=False)
+    busy = DeviceLock("cuda:0")
+    assert busy.acquire(cancelled=Event(), waiting=print)
+    with ExitStack() as locks:
+        assert execution._held(locks) and execution.places == ["cuda:1", "cuda:3"]
+        assert execution.name == "cuda:1" and run.device.index == 1
+        other = Execution(run, execution.session, Gpus(), places, resume=False)
+        Timer(0.3, busy.release).start()
+        assert other._held(locks) and other.places == ["cuda:0"], "no other one was free: it has waited"
 
 
 def test_only_auto_takes_every_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,3 +248,90 @@ def test_only_auto_takes_every_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         tune(replace(ON_GPU, device=name), Session.create(tmp_path, name[:4]), canned, with_finals=False)
     assert canned.places == [("cuda:1",), ("cuda:0", "cuda:7")]
     assert canned.requests[0].tune == "tf32"
+
+
+def test_only_a_file_of_claims_can_be_one_that_claims(tmp_path: Path) -> None:
+    """A session may come from anywhere: a name in it is no path to open or to remove."""
+    session, victim = Session.create(tmp_path, "s"), tmp_path / "victim"
+    victim.write_text("mine")
+    with Claims(session) as claims:
+        session.event(BEGUN, by="../victim", keys=["x"])
+        assert claims.of_others() == set() and victim.read_text() == "mine"
+
+
+def test_what_another_process_could_not_judge_is_not_waited_for(tmp_path: Path) -> None:
+    """Else two processes wait for each other: each holds a claim, and the machine stood in the way of both."""
+    session, device = Session.create(tmp_path, "s"), gpu_of(RECORDED.trials()[0])
+    there = spaces(replace(ON_GPU, trials=1), device)
+    one = next(t for t in RECORDED.trials() if t.workload == KB74 and t.direction == "forward" and t.kind == "candidate")
+    one = replace(one, **parts(there["forward"], 0))
+    with Claims(session) as other, Claims(session) as claims:
+        other.claim([key_of_trial(one)])
+        feed = TuneFeed(replace(ON_GPU, trials=1), session, there, gpu_of(one), claims)
+        assert feed.more(1) == (), "the other one judges it"
+        session.append(replace(one, status=Status.MACHINE_FAILED, kernel_ms=None))
+        assert len(feed.more(1)) == 1
+
+
+def test_waiting_for_the_device_is_no_tuning(tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "s")
+    session.event("run_started", run_id="a", workload=WORK.to_json(), tune="tf32")
+    for what in ("waiting", "waiting", "heartbeat"):
+        time.sleep(0.1)
+        session.event(what, run_id="a")
+    time.sleep(0.02)
+    session.event("run_stopped", run_id="a")
+    assert 0.015 <= used_s(session, WORK, "tf32") < 0.09
+
+
+@pytest.mark.parametrize("kills, status", [(1, Status.OK), (2, Status.WORKER_DIED)])
+def test_a_candidate_whose_process_was_killed_from_outside_is_judged_once_more(
+        kills: int, status: Status, runner: Runner, tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "s")
+    request = TuneRequest(WORK, ("forward",), device="cpu", baselines=False, variants=("naive_gather",), trials=1)
+    runner.device("cpu")
+    worker, ended = runner.workers.measure("cpu"), Event()
+
+    def kill() -> None:
+        done = 0
+        while done < kills and not ended.is_set():
+            if any(e["event"] == "phase" and e["phase"] == "checking" for e in session.events()) and worker.alive:
+                pid = worker._process.pid
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+                    done += 1
+                    until(lambda gone=pid: ended.is_set() or not worker.alive or worker._process.pid != gone)
+            time.sleep(0.01)
+
+    thread = Thread(target=kill)
+    thread.start()
+    try:
+        result = tune(request, session, runner, with_finals=False)
+    finally:
+        ended.set()
+        thread.join()
+    trial, = session.trials()
+    assert trial.status == status and result.trials == 1, trial.headline
+
+
+def test_without_a_device_that_answers_the_tune_ends(runner: Runner, tmp_path: Path) -> None:
+    """Nothing is recorded of the candidate that was being judged, and nothing more is tried."""
+    session = Session.create(tmp_path, "s")
+    request = TuneRequest(WORK, ("forward",), device="cpu", baselines=False, variants=("naive_gather",), trials=5)
+    with Runner() as own:
+        own.device("cpu")
+        worker = own.workers.measure("cpu")
+
+        def die() -> None:
+            until(lambda: any(e["event"] == "phase" and e["phase"] == "checking" for e in session.events()))
+            worker._environment["PYTHONHOME"] = str(tmp_path)   # no new one can start
+            os.kill(worker._process.pid, signal.SIGKILL)
+
+        thread = Thread(target=die)
+        thread.start()
+        result = tune(request, session, own)
+        thread.join()
+    assert result.state == "failed" and "cpu does not answer any more. Its last message: " in result.message
+    assert not [t for t in session.trials() if not t.ok]
+    again = tune(request, session, runner, with_finals=False)
+    assert again.state == "done" and of_the_search(session).most_common(1)[0][1] == 1 and again.trials == 5

@@ -32,20 +32,11 @@ from workbench.drive.searching.points import Points, Seen
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning import store, text
 from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
-from workbench.drive.tuning.finals import Final, odd_workloads
+from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
+from workbench.drive.tuning.finals import Final, finals, odd_workloads
 from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
-from workbench.drive.tuning.tune import (
-    WON,
-    TuneFeed,
-    TuneRequest,
-    TuneResult,
-    Winner,
-    _known_final,
-    explain,
-    spaces,
-    tune,
-)
+from workbench.drive.tuning.tune import WON, TuneResult, Winner, _known_final, explain, tune
 from workbench.faces import exit_codes
 from workbench.faces.notebook import Tuned
 from workbench.faces.verbs.tune import exit_code
@@ -166,6 +157,20 @@ def test_a_clearly_slower_candidate_is_timed_only_for_a_moment(runner: Runner, t
     assert [t.kernel_ms.stop != "slower" for t in again.trials] == [True], "a run times it in full"
 
 
+def test_what_was_timed_for_a_moment_may_win_when_the_faster_ones_fall(runner: Runner, tmp_path: Path) -> None:
+    """Its template is gone, or it was wrong on an odd size: what was stopped early as slower is the best that is left."""
+    _, session = tuned(runner, tmp_path, variants=("naive_gather",), trials=2)
+    first, second = sorted((t for t in session.trials() if t.workload == WORK and t.ok), key=lambda t: t.kernel_median_ms)[:2]
+    gone = replace(first, name="gone")
+    short = replace(second, kernel_ms=replace(second.kernel_ms, stop="slower", median_ms=2 * first.kernel_median_ms))
+    found = []
+    request = RunRequest(WORK, (), device="cpu", baselines=False, effort="quick")
+    run = runner.start(request, Session.create(tmp_path, "f"), feed=Listed([]),
+                       then=lambda execution: found.append(finals(execution, [gone, short], [], effort="quick")))
+    assert run.wait(300) and run.state == "done", run.message
+    assert found[0][0].searched == short.trial_id and not found[0][1]
+
+
 def test_the_space_says_its_size_what_was_removed_and_what_is_covered(runner: Runner) -> None:
     work = preset("kb74").workload("small", "float32")
     told = explain(TuneRequest(work, ("forward",), device="cpu", effort="quick"), runner)["forward"]
@@ -281,6 +286,50 @@ def test_a_failure_of_a_candidate_counts_more_than_an_earlier_time(tmp_path: Pat
     assert search.best is other, "a process that died says little"
 
 
+def test_only_a_comparable_time_is_one_of_the_tune(tmp_path: Path, right: list[Trial]) -> None:
+    """Trials that a run put into the same session."""
+    session, one = Session.create(tmp_path, "s"), right[0]
+    for number, other in enumerate((replace(one, kernel_ms=None), replace(one, kernel_ms=replace(one.kernel_ms, cold_l2=False)),
+                                    replace(one, command=f"{one.command} --sanitize address"))):
+        session.append(replace(other, trial_id=f"{number:012x}"))
+    assert not fed(session, ON_GPU, gpu_of(one)).searches["forward"].trials
+    session.append(one)
+    assert fed(session, ON_GPU, gpu_of(one)).searches["forward"].best == one
+
+
+def test_what_was_wrong_on_an_odd_size_stays_wrong_after_a_restart(tmp_path: Path, right: list[Trial]) -> None:
+    session, one = Session.create(tmp_path, "s"), right[0]
+    odd = odd_workloads(KB74)[1]
+    for trial in (one, replace(one, trial_id="1" * 12, workload=odd, status=Status.WORKER_DIED),
+                  replace(one, trial_id="2" * 12, workload=replace(KB74, batch=2), status=Status.MISMATCH)):
+        session.append(trial)
+    assert fed(session, ON_GPU, gpu_of(one)).searches["forward"].best == one
+    session.append(replace(one, trial_id="3" * 12, workload=odd, status=Status.MISMATCH))
+    assert fed(session, ON_GPU, gpu_of(one)).searches["forward"].best is None
+
+
+def test_what_the_machine_stood_in_the_way_of_teaches_nothing(tmp_path: Path, right: list[Trial],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.drive.tuning.feed.propose", lambda points, seen, pending, count, *, seed: list(pending))
+    search = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0])).searches["forward"]
+    search.take(replace(right[0], status=Status.MACHINE_FAILED, kernel_ms=None), search.space.keys[3])
+    assert not search.seen and search.propose(1, set(), 0) == [3], "it is not proposed again"
+
+
+def test_eight_failures_of_the_machine_in_a_row_end_a_tune(tmp_path: Path, right: list[Trial]) -> None:
+    session = Session.create(tmp_path, "s")
+    feed = fed(session, ON_GPU, gpu_of(right[0]))
+    row = Row(feed.searches["forward"].space.candidate(0))
+    for number, status in enumerate([Status.OK, *[Status.MACHINE_FAILED] * 8]):
+        assert not feed.over
+        feed.told(row, replace(right[0], trial_id=f"{number:012x}", status=status))
+    assert feed.over
+
+
+def test_a_tune_that_judged_nothing_says_so() -> None:
+    assert text.result(TuneResult("done", "", {}, {"forward": {}})).startswith("forward: no candidate was judged; ")
+
+
 class Canned:
     """A runner whose runs judge nothing: they carry out the last step at once."""
 
@@ -329,7 +378,7 @@ def test_a_finalist_is_not_wrong_because_the_machine_failed(tmp_path: Path, righ
 
 def test_claims_of_what_was_judged_meanwhile_count_once(tmp_path: Path, right: list[Trial],
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.drive.tuning.tune.propose", lambda points, seen, pending, count, *, seed: [0] * count)
+    monkeypatch.setattr("workbench.drive.tuning.feed.propose", lambda points, seen, pending, count, *, seed: [0] * count)
     search = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0])).searches["forward"]
     places = range(len(search.points))
     half = set(places[:len(places) // 2 + 1])
@@ -342,7 +391,7 @@ def test_claims_of_what_was_judged_meanwhile_count_once(tmp_path: Path, right: l
 def test_what_was_seen_stays_in_the_order_of_time(tmp_path: Path, right: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
     """The search fits its model to a prefix of what was seen, and keeps it while the prefix is the same."""
     search, asked = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0])).searches["forward"], list[list[Seen]]()
-    monkeypatch.setattr("workbench.drive.tuning.tune.propose", lambda points, seen, *more, **named: asked.append(seen) or [])
+    monkeypatch.setattr("workbench.drive.tuning.feed.propose", lambda points, seen, *more, **named: asked.append(seen) or [])
     for number, place in enumerate((7, 3, 9, 1)):
         search.take(replace(right[0], trial_id=f"{number:012x}"), search.space.keys[place])
         search.propose(1, set(), 0)
@@ -407,7 +456,7 @@ def test_what_the_run_is_doing_is_told_before_its_first_trial(tmp_path: Path, ri
 
 
 def test_a_class_of_another_dtype_names_the_dtype() -> None:
-    with pytest.raises(BadRequest, match="'bf16' is no class of float32; choose tf32, ieee, or tune .* --dtype bfloat16."):
+    with pytest.raises(BadRequest, match="'bf16' is not a class of float32; choose tf32, ieee, or tune .* --dtype bfloat16."):
         class_for(WORK, "forward", "sm_90", "bf16")
 
 
@@ -435,7 +484,7 @@ def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runn
         gone = {one.point for one in seen} | set(pending)
         return [i for i in range(len(points)) if i not in gone][:count]
 
-    monkeypatch.setattr("workbench.drive.tuning.tune.propose", next_ones)
+    monkeypatch.setattr("workbench.drive.tuning.feed.propose", next_ones)
     judged = Judged(status=Status.OK, headline="Right in all checks.", errors=one.errors, kernel_ms=one.kernel_ms,
                     samples=(1.0,) * 60)
     with Claims(session) as claims:

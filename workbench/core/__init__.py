@@ -1,14 +1,19 @@
 """What the workbench knows without a GPU: layers, templates, trials, the messages between processes. No torch.
 
 layer            `layer`, `facts` (work and bytes of a layer), `sectors`, `roofline`, `ceilings`, `awkward` (layers for tests)
-named layers     `presets` holds both suites; their layers are in `suite_kernelbench` and `suite_models`; `preset`
+named layers     `suites` (the layers of both), `preset` (one of them), `presets` (a preset by its name)
 kernel templates `variants` reads the header of a `.cu`, `shared_template` that of a file with two directions; `expressions`,
-                 `space`, `candidate`; `template` renders the source; `identity` makes the candidate's id from it; `best_known`
-processes        `orders` (what a worker is asked), `replies` (what it sends back), `typed` (both as JSON)
-PyTorch          `pytorch_ways`: PyTorch's ways of computing a direction, by name
+                 `space`, `candidate`; `template` renders the source; `identity` makes the candidate's id from it;
+                 `fork` (a candidate whose text a person has edited)
+best known       `best_known` (measured), `derived_best` (derived for other GPUs), `start_config` (what these take)
+CUDA as text     `cuda_pieces` (tokens, declarations), `reduced_text` (without what never runs), `source_parts` (back into the
+                 files), `sass` (machine code)
+processes        `orders` (what a worker is asked), `replies` (what it sends back), `typed` (both as JSON);
+                 `process_orders` (what those processes are asked that fork others)
+PyTorch          `pytorch_ways`: PyTorch's ways of computing a direction, by name; `precision`: who competes with whom
 results          `trial` (Status, the advice of each status, Trial), `trial_parts`; `answers` (the report of a check),
-                 `check_parts`; `verdict` (FASTER, SLOWER, SAME, UNSURE)
-this machine     `env`, `toolchain`, `toolkit_wheels`, `gpu`, `occupancy`, `cache`, `owned_folder`, `shipped`, `confinement`
-                 (which sandboxes work here), `landlock`
+                 `check_parts`; `patching` (the report of a model); `verdict` (FASTER, SLOWER, SAME, UNSURE)
+this machine     `env`, `toolchain`, `toolkit_wheels`, `gpu`, `occupancy`, `cache`, `owned_folder`, `shipped`
+sandboxes        `confinement` (which work here), `landlock`, `seccomp`
 text             `numbers`, `plain_text`, `command`, `diagnostics`, `errors`
 """

@@ -20,7 +20,8 @@ EMULATED_SM = 90  # the emulator has the limits of this GPU, so that a config th
 class Candidate:
     """A variant with a value for every tunable, a layer, a dtype and compile flags.
 
-    `form` says whether the layer's parameters are constants of the source or arguments of the launcher.
+    `form` says whether the layer's parameters are constants of the source or arguments of the launcher. `core/fork.py` makes
+    one from an edited text.
     """
 
     variant: Variant
@@ -30,6 +31,7 @@ class Candidate:
     precision: str = ""
     form: str = "constant"
     compile_flags: tuple[str, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()  # (name, text) of all headers, if a person has edited one of them
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "config", self.variant.config(self.config))

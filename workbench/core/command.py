@@ -78,6 +78,11 @@ def candidate_command(candidate: Candidate, workload: Workload, device: str, opt
     return f"{PROGRAM} {shlex.join(words)}"
 
 
+def fork_command(kept: str, device: str, options: Sequence[str] = ()) -> str:
+    """The one command that judges a fork again, whose text a session keeps: `kept` is SESSION:TRIAL."""
+    return f"{PROGRAM} {shlex.join(['run', '--source', kept, '--device', device, *options])}"
+
+
 def recipe_command(candidates: Sequence[Candidate], workload: Workload, device: str, options: Sequence[str] = ()) -> str:
     """The one command that judges these candidates, one a direction, and then their ModelNew."""
     words = ["run", *workload_arguments(workload), "--device", device]

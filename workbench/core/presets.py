@@ -1,4 +1,4 @@
-"""The named layers: a name comes in, its `Preset` goes out. There are two suites, `suite_kernelbench` and `suite_models`."""
+"""The named layers: a name comes in, its `Preset` goes out. There are two suites (`suites`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .layer import Workload
 from .preset import SIZES as SIZES
 from .preset import Preset as Preset
 from .preset import trial_bytes as trial_bytes
-from .suite_kernelbench import KERNELBENCH as KERNELBENCH
-from .suite_models import MODELS as MODELS
+from .suites import KERNELBENCH as KERNELBENCH
+from .suites import MODELS as MODELS
 
 SUITES: dict[str, dict[str, Preset]] = {"kernelbench": KERNELBENCH, "models": MODELS}
 PRESETS: dict[str, Preset] = {**KERNELBENCH, **MODELS}

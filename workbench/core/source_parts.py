@@ -1,9 +1,13 @@
-"""A translation unit into the files that it was made of: its #line directives say which line of which file follows."""
+"""A translation unit into the files that it was made of: its #line directives say which line of which file follows. Two texts
+side by side."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import zip_longest
 
 _LINE = re.compile(r'#line (\d+)(?: "([^"]*)")?')
 _ERROR_AT = re.compile(r"(?P<file>[\w./-]+\.cuh?), line (?P<line>\d+)")
@@ -42,3 +46,54 @@ def error_place(sentence: str, there: Sequence[str]) -> tuple[str, int] | None:
     found = _ERROR_AT.search(sentence)
     name = next((n for n in there if found and (n == found["file"] or n.endswith(f"/{found['file']}"))), None)
     return (name, int(found["line"])) if found and name else None
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """A line of each of two texts, counted from 1; None where one has no such line. `skipped`: this many equal lines are left
+    out here."""
+
+    left: int | None
+    right: int | None
+    left_text: str = ""
+    right_text: str = ""
+    skipped: int = 0
+
+    @property
+    def same(self) -> bool:
+        return self.left is not None and self.right is not None and self.left_text == self.right_text
+
+
+def side_by_side(left: str, right: str, *, context: int | None = 3) -> list[DiffRow]:
+    """Both texts, line beside line. Of equal lines `context` are kept around each change; None keeps all."""
+    a, b = left.splitlines(), right.splitlines()
+    rows: list[DiffRow] = []
+    steps = SequenceMatcher(None, a, b, autojunk=len(a) + len(b) > 4_000).get_opcodes()
+    for number, (kind, i, i_end, j, j_end) in enumerate(steps):
+        if kind != "equal":
+            rows += [DiffRow(m, n, a[m - 1] if m else "", b[n - 1] if n else "")
+                     for m, n in zip_longest(range(i + 1, i_end + 1), range(j + 1, j_end + 1))]
+            continue
+        count = i_end - i
+        head = count if context is None else 0 if number == 0 else min(context, count)
+        tail = 0 if context is None or number == len(steps) - 1 else min(context, count - head)
+        gap = count - head - tail
+        equal = [DiffRow(m + 1, n + 1, a[m], b[n]) for m, n in zip(range(i, i_end), range(j, j_end), strict=True)]
+        rows += equal[:head] + ([DiffRow(None, None, skipped=gap)] if gap else []) + equal[head + gap:]
+    return rows
+
+
+def unified(rows: Sequence[DiffRow]) -> list[DiffRow]:
+    """The rows with each changed line alone: what is gone before what came."""
+    found: list[DiffRow] = []
+    came: list[DiffRow] = []
+    for row in rows:
+        if row.same or row.skipped:
+            found += [*came, row]
+            came = []
+            continue
+        if row.left is not None:
+            found.append(DiffRow(row.left, None, row.left_text))
+        if row.right is not None:
+            came.append(DiffRow(None, row.right, "", row.right_text))
+    return found + came

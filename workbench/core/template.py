@@ -18,7 +18,7 @@ from .reduced_text import keeps, reduced, settled, without_branches, without_sta
 from .shared_template import lines_of
 from .variants import TEMPLATES, Variant
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.M)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.M)
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.M)
 _TUNE_USE = re.compile(r"\bTune::([A-Za-z_]\w*)")
 _LAYER_USE = re.compile(r"\b(?:Layer::|layer\.)([a-z]\w*)")
@@ -43,15 +43,21 @@ class Rendered:
     body: str                             # template text, includes blanked
     instance: str                         # the two structs
 
+    @property
+    def tail(self) -> str:
+        """The last part of the source: the two structs and the export line."""
+        direction = self.candidate.direction
+        return f"{self.instance}\n{_MACRO[direction]}({ENTRY}{direction}, Layer, Tune)"
+
 
 def render(candidate: Candidate) -> Rendered:
     """The source of one candidate. Raises `RenderError` for an include or a Tune/Layer member nobody defines."""
     variant = candidate.variant
     root = variant.path.parent.parent
     _check_names(candidate)
-    headers = _headers(["contract/export.cuh", *_scalar_header(candidate), *_INCLUDE.findall(variant.text)],
+    headers = candidate.headers or _headers(["contract/export.cuh", *_scalar_header(candidate), *INCLUDE.findall(variant.text)],
                        root, variant.path.name)
-    body = _INCLUDE.sub("", variant.text)
+    body = INCLUDE.sub("", variant.text)
     instance = _instance(candidate)
     name = place(variant)
     export = f"{_MACRO[variant.direction]}({ENTRY}{variant.direction}, Layer, Tune)"
@@ -83,7 +89,7 @@ def render_batch(rendered: Sequence[Rendered]) -> str:
         space = bodies.get(item.body)
         if space is None:
             digest = hashlib.sha256(item.body.encode()).hexdigest()[:8]
-            space = bodies[item.body] = f"{variant.direction}_{variant.name}_{digest}"
+            space = bodies[item.body] = f"{variant.direction}_{variant.name.replace('-', '_')}_{digest}"
             parts.append(f"namespace {space} {{\n{_placed(place(variant), item.body)}\n"
                          f"}}  // namespace {space}")
         parts.append(f'#line 1 "instance of {variant.key}"\nnamespace c_{item.candidate_id} {{\nusing namespace {space};\n'
@@ -97,7 +103,10 @@ def files_of(candidate: Candidate, rendered: Rendered) -> tuple[tuple[str, str],
     asks kept: `render` puts the same program together from them. Without the template's own header, a comment."""
     variant = candidate.variant
     root = variant.path.parent.parent
-    own = variant.path.read_text(encoding="utf-8")
+    if candidate.headers:
+        raise RenderError(f"{variant.name} has a header that was edited in a rendering. A file holds the headers of the "
+                          "templates; make the change in the template to export it.")
+    own = variant.text if variant.forked_from else variant.path.read_text(encoding="utf-8")
     names = [name for name, _ in rendered.headers]
     return (*((name, _file(name, root).read_text(encoding="utf-8")) for name in names),
             (place(variant), own[own.index("*/") + 2:].lstrip("\n")))
@@ -133,10 +142,10 @@ def restored(source: str) -> str:
     """The source of a kernel of an exported file with all that its templates hold, so that the emulator can build it. Of each
     part that is a shipped file it is first checked that it holds all that the kernel uses of that file, and nothing else than
     its text; a part of which this is not true stays as it stands."""
-    _, *split = _PART.split(source)
-    parts = dict(zip(split[::2], split[1::2], strict=True))
-    names = list(parts)
-    exports = _EXPORTS.search(split[-1]) if split else None
+    found = sections(source)
+    parts = dict(found)
+    names, last = list(parts), found[-1][1] if found else ""
+    exports = _EXPORTS.search(last)
     if exports is None or not names[-1].startswith("instance of ") or len(names) < 2:
         return source
     template, direction = names[-2], exports[1].lower()
@@ -146,7 +155,7 @@ def restored(source: str) -> str:
         if name not in full:
             text = _shipped(name, direction) if name != template or (TEMPLATES / name).is_file() else None
             full[name] = ""
-            for inner in _INCLUDE.findall(text or ""):
+            for inner in INCLUDE.findall(text or ""):
                 take(inner)
             del full[name]
             full[name] = parts.get(name, "") if text is None else text
@@ -155,12 +164,18 @@ def restored(source: str) -> str:
     for name in ["contract/export.cuh", *known, *([] if (TEMPLATES / template).is_file() else names[:-2]), template]:
         take(name)
     resolved = {name: without_branches(text, _known({direction})) for name, text in full.items()}
-    answers = settled(resolved, split[-1])
+    answers = settled(resolved, last)
     least = {name: without_statements(text, answers[name]) for name, text in resolved.items()}
-    own = {name: _joined(text) for name, text in reduced(least, words(split[-1])).items()}
+    own = {name: _joined(text) for name, text in reduced(least, words(last)).items()}
     same = {name: keeps(parts.get(name, ""), own.get(name, ""), _joined(resolved[name])) for name in full}
     return "\n".join([*(_placed(name, _joined(text) if same[name] else parts.get(name, "")) for name, text in full.items()),
-                      f'#line 1 "{names[-1]}"', split[-1]])
+                      f'#line 1 "{names[-1]}"', last])
+
+
+def sections(source: str) -> list[tuple[str, str]]:
+    """(name, text) of the parts of a rendering, in their order: headers, the template, the instance."""
+    _, *split = _PART.split(source)
+    return list(zip(split[::2], split[1::2], strict=True))
 
 
 def place(variant: Variant) -> str:
@@ -186,7 +201,7 @@ def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str
                                      f"contract/problem.cuh.")
         text = path.read_text(encoding="utf-8")
         done[name] = ""  # before its own includes, so that headers which include each other end here
-        for inner in _INCLUDE.findall(text):
+        for inner in INCLUDE.findall(text):
             take(inner, name)
         del done[name]
         done[name] = _joined(text)
@@ -198,7 +213,7 @@ def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str
 
 def _joined(text: str) -> str:
     """As it stands in a translation unit, behind what it includes."""
-    return _PRAGMA_ONCE.sub("", _INCLUDE.sub("", text))
+    return _PRAGMA_ONCE.sub("", INCLUDE.sub("", text))
 
 
 def _known(directions: Iterable[str]) -> dict[str, bool]:

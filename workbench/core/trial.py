@@ -149,7 +149,14 @@ class Trial:
     flags: tuple[str, ...] = ()          # "emulated", "throttled", "launch_bound", "too_small", ...
     detail: Detail = Detail()            # what this status has to say beyond the headline
     command: str = ""                    # the one command that repeats this trial
+    forked_from: str = ""                # the id of the candidate whose text a person edited to make this one
+    kept_in: str = field(default="", compare=False)  # the session that holds its blobs, while it is open
     schema: str = SCHEMA
+
+    @property
+    def variant(self) -> str:
+        """The template that it is made of, or that it was forked from: `naive_gather` of `naive_gather-3f2a`."""
+        return self.name.rpartition("-")[0] if self.forked_from else self.name
 
     @property
     def ok(self) -> bool:
@@ -173,6 +180,7 @@ class Trial:
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["status"], data["detail"] = str(self.status), self.detail.to_line()
+        del data["kept_in"]
         for timing in (data["kernel_ms"], *data["module_ms"].values()):
             if timing:
                 del timing["samples_in"]
@@ -208,7 +216,7 @@ def _unusable(trial: Trial) -> str | None:
                 return f"{place}.{name} is {getattr(timing, name)}, not a time"
     for blob in (*trial.blobs.values(), *(t.samples_blob for t in timings.values() if t.samples_blob)):
         if not _SHA256.match(blob):
-            return f"the blob {ascii(blob)[:40]} is no SHA-256"
+            return f"the blob {ascii(blob)[:40]} is not a SHA-256"
     if strange := next((arch for arch in trial.resources if not any(c.isdigit() for c in arch)), None):
-        return f"resources.{ascii(strange)} is no architecture"
+        return f"resources.{ascii(strange)} is not an architecture"
     return None

@@ -57,6 +57,7 @@ class Variant:
     text: str
     arch: str = ""  # the target it must be compiled for, such as sm_90a; empty: the GPU's own
     kernel: str = ""  # the name of its main kernel, if that is not the variant's own
+    forked_from: str = ""  # the id of a candidate: a person has edited its text, and this is the result
 
     @property
     def key(self) -> str:
@@ -90,6 +91,13 @@ def parse(text: str, path: Path, direction: str = "") -> Variant:
             raise RenderError(f"{path.name} computes {' and '.join(DIRECTIONS_OF_FOLDER)}; name one of them.")
         head = {**header_of(head, direction, path.name), "computes": [direction]}
     return _checked(head, text, path)
+
+
+def header_name(text: str) -> tuple[str, list[str]]:
+    """The keys `name` and `computes` of a template's header. Raises `RenderError`."""
+    head = _head(text, Path("The text"))
+    computes = head.get("computes")
+    return str(head.get("name", "")), [str(d) for d in computes] if isinstance(computes, list) else []
 
 
 def discover(root: Path | None = None) -> list[Variant]:

@@ -6,15 +6,23 @@ import argparse
 import os
 import shutil
 import sys
+from difflib import unified_diff
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
+from ..core.candidate import Candidate
 from ..core.command import PROGRAM, parse_layer
 from ..core.errors import BadRequest
-from ..core.layer import BACKWARD, DTYPES, LAUNCHES, MEMORY_FORMATS, Workload
+from ..core.fork import fork, named_in
+from ..core.layer import BACKWARD, DTYPES, FORWARD, GRAD_INPUT, LAUNCHES, MEMORY_FORMATS, ConvTranspose, Workload
 from ..core.presets import default_size, parse_preset
+from ..core.template import render
+from ..core.trial import Trial
 from ..core.variants import broken
+from ..drive.running.candidate_selection import candidates
 from ..drive.sessions.files import is_session, name_of
+from ..drive.sessions.recorded import Side, candidate_of, fork_of_trial
 from ..drive.sessions.session import Session, list_sessions, sessions_root
 
 
@@ -118,3 +126,75 @@ def session_from(text: str | Path) -> Session:
         names = ", ".join(sorted(there)) or f"none; '{PROGRAM} run' makes one"
         raise BadRequest(f"{str(text)!r} is not a session; the sessions below {sessions_root()} are: {names}.", field="session")
     return Session.open(place)
+
+
+def trial_from(text: str) -> tuple[Trial, Session]:
+    """The trial that "SESSION:ID" names, by the beginning of its id or of its candidate's id. Raises `BadRequest`."""
+    name, sign, begin = text.rpartition(":")
+    if not sign or not begin:
+        raise BadRequest(f"{text!r} is not a trial; write SESSION:TRIAL, where TRIAL is the beginning of its id.",
+                         field="trial")
+    session = session_from(name)
+    found = [t for t in session.trials() if t.trial_id.startswith(begin) or t.candidate_id.startswith(begin)]
+    if len({t.candidate_id or t.trial_id for t in found}) != 1:
+        raise BadRequest(f"{len(found)} trials of {session.name} begin with {begin!r}; give more characters of the id."
+                         if found else f"Session {session.name} has no trial {begin!r}; 'show {session.name}' lists them.",
+                         field="trial")
+    return found[-1], session
+
+
+def source_from(text: str) -> str | Candidate:
+    """The text of a file, or the candidate whose text a session keeps: "SESSION:TRIAL". Raises `BadRequest`."""
+    file = Path(text)
+    if not file.is_file() and ":" in text:
+        return candidate_of(trial_from(text)[0])
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadRequest(f"{text} cannot be read: {why}. Name a template or a rendering, or SESSION:TRIAL.",
+                         field="source") from error
+
+
+def fork_candidates(text: str, fork_of: str, workload: Workload | None, chosen: dict[str, Any]
+                    ) -> tuple[Workload, list[Candidate]]:
+    """An edited text in place of what it was forked from: a trial, "SESSION:TRIAL", or a variant, whose configs are `chosen` as
+    for `candidates`; without a name the one that the text gives. Raises `BadRequest`."""
+    if ":" in fork_of:
+        trial, session = trial_from(fork_of)
+        if any(v for k, v in chosen.items() if k != "templates" and v != "constant") or workload not in (None, trial.workload):
+            raise BadRequest("With a trial as --fork-of, layer, config and flags are those of the trial; leave them out.",
+                             field="source")
+        return trial.workload, [fork_of_trial(text, trial, session, templates=chosen.get("templates"))]
+    if workload is None:
+        raise BadRequest("Give --preset or --layer, the layer to run on, or --fork-of SESSION:TRIAL.", field="layer")
+    name, direction = named_in(text)
+    directions = chosen.get("directions") or ([direction] if direction else [FORWARD, GRAD_INPUT])
+    parents = candidates(workload, **{**chosen, "directions": directions, "variants": [fork_of or name]})
+    return workload, [fork(text, parent, render(parent).candidate_id) for parent in parents]
+
+
+def sides_from(a: str | Trial, b: str | Trial, workload: Workload | None = None) -> tuple[Side, Side]:
+    """Two to compare, each a trial, SESSION:TRIAL, a variant or a file. A variant is rendered for `workload`, else for
+    the layer of a trial on the other side, else for a small layer. Raises `BadRequest`."""
+    a, b = (trial_from(s)[0] if isinstance(s, str) and ":" in s and not Path(s).is_file() else s for s in (a, b))
+    trials = [side for side in (a, b) if isinstance(side, Trial)]
+    if workload is None:
+        workload = next((trial.workload for trial in trials), Workload(ConvTranspose(2, 16, 16, (3, 3), (2, 2)), 1, (16, 16)))
+    directions = {trial.direction for trial in trials}
+
+    def side(text: str | Trial) -> Side:
+        if isinstance(text, Trial):
+            return Side.of(text)
+        if Path(text).is_file():
+            return Side(text, text=str(source_from(text)))
+        direction, _, name = text.rpartition("/")
+        one = candidates(workload, directions=[direction] if direction else directions or LAUNCHES, variants=[name])[0]
+        return Side(one.variant.key, candidate=one)
+
+    return side(a), side(b)
+
+
+def unified_text(name_a: str, name_b: str, a: str, b: str, context: int = 3) -> str:
+    """As `diff -u` prints it; empty where the two are equal."""
+    return "\n".join(unified_diff(a.splitlines(), b.splitlines(), name_a, name_b, lineterm="", n=context))

@@ -11,11 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.candidate import Candidate
 from ..core.command import layer_of
 from ..core.errors import BadRequest
 from ..core.layer import DIRECTIONS, LAUNCHES, ConvTranspose, Workload
 from ..core.patching import FASTER_ONLY, LIVE, ModelSource, PatchReport
 from ..core.presets import PRESETS, Preset, default_size, parse_preset, problem_of
+from ..core.source_parts import DiffRow, side_by_side
+from ..core.trial import Trial
 from ..core.variants import Variant, discover
 from ..drive.machine.devices import resolve_device
 from ..drive.machine.doctor import Finding, examine
@@ -27,11 +30,22 @@ from ..drive.reporting import report, tables
 from ..drive.running.candidate_selection import Settings, candidates, names_of
 from ..drive.running.request import Run, RunRequest
 from ..drive.running.runner import Runner
+from ..drive.sessions.recorded import WHAT, text_of
 from ..drive.sessions.session import Session
 from ..drive.tuning import text as tuning_text
-from ..drive.tuning.tune import TuneRequest, TuneResult, asked, limited
+from ..drive.tuning.feed import TuneRequest
+from ..drive.tuning.tune import TuneResult, asked, limited
 from ..drive.tuning.tune import tune as tune_layer
-from .arguments import check_folder, say_broken, session_from, write_whole
+from .arguments import (
+    check_folder,
+    fork_candidates,
+    say_broken,
+    session_from,
+    sides_from,
+    source_from,
+    unified_text,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -76,23 +90,38 @@ def doctor() -> list[Finding]:
 
 
 # more than seven: the options of the verb `run` as keywords; in a notebook each is typed by its name
-def run(work: ConvTranspose | Workload | str, *, batch: int | None = None, input_size: int | Sequence[int] | None = None,
-        dtype: str = "float32", directions: str | Iterable[str] = LAUNCHES, variants: str | Iterable[str] = (),
+def run(work: ConvTranspose | Workload | str | None = None, *, batch: int | None = None,
+        input_size: int | Sequence[int] | None = None, dtype: str = "float32",
+        directions: str | Iterable[str] = LAUNCHES, variants: str | Iterable[str] = (),
         settings: Settings | None = None, precision: str = "", form: str = "constant",
         compile_flags: Sequence[str] = (), device: str = "auto", effort: str = "normal", session: str | None = None,
-        baselines: bool = True, modules: bool = False, progress: bool = True) -> Result:
+        baselines: bool = True, modules: bool = False, progress: bool = True, source: str | Path = "", fork_of: str = ""
+        ) -> Result:
     """Build, judge and time; blocks, showing progress. Interrupting stops the run and keeps finished trials.
 
     `work` is a layer (then `input_size` is needed; `batch` is 1), a `Workload`, or a preset's name ("kb74/small"; without
     a size it is the small one on the cpu and the full one on a GPU).
-    `settings`: variant name (or "*") -> tunable -> values to try. Raises `BadRequest`.
+    `settings`: variant name (or "*") -> tunable -> values to try. `source`: an edited template or rendering, as text or a file;
+    `fork_of`: what it was before, "SESSION:TRIAL", which also gives the layer, or a variant. Raises `BadRequest`.
     """
     device = resolve_device(device)
-    work = _workload(work, batch, input_size, dtype, device)
-    directions = names_of(directions, "directions")
-    chosen = candidates(work, directions=directions, variants=variants, settings=settings, precision=precision,
-                        form=form, compile_flags=compile_flags)
-    say_broken(None)
+    if work is None and not (source and ":" in fork_of):
+        raise BadRequest("work is not given; give a layer, a Workload, the name of a preset, or source with fork_of.",
+                         field="layer")
+    work = None if work is None else _workload(work, batch, input_size, dtype, device)
+    options: dict[str, Any] = {"settings": settings, "precision": precision, "form": form, "compile_flags": compile_flags}
+    if source:
+        text = source if isinstance(source, str) and "\n" in source else source_from(str(source))
+        if isinstance(text, Candidate) or names_of(variants, "variants") or modules:
+            raise BadRequest("source is the kernel to run: a text or a file. Leave out variants and modules.", field="source")
+        given = () if directions == LAUNCHES else names_of(directions, "directions")
+        work, chosen = fork_candidates(text, fork_of, work, {**options, "directions": given})
+        directions = tuple(dict.fromkeys(c.direction for c in chosen))
+    else:
+        assert work is not None
+        directions = names_of(directions, "directions")
+        chosen = candidates(work, directions=directions, variants=variants, **options)
+        say_broken(None)
     request = RunRequest(work, tuple(chosen), device=device, directions=directions,
                          baselines=baselines, modules=modules, effort=effort)
     folder = Session.create(name=session)
@@ -144,6 +173,41 @@ class Tuned:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two texts; shows itself as a diff."""
+
+    a: str
+    b: str
+    text_a: str
+    text_b: str
+
+    @property
+    def rows(self) -> list[DiffRow]:
+        """Line beside line."""
+        return side_by_side(self.text_a, self.text_b)
+
+    def __str__(self) -> str:
+        return unified_text(self.a, self.b, self.text_a, self.text_b) or "The two are equal."
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        shade = {"+": "#0B7A5E22", "-": "#C8501A22", "@": "#7B849422"}
+        lines = [f'<div style="background:{shade.get(line[:1], "none")}">{html.escape(line) or " "}</div>'
+                 for line in str(self).splitlines()]
+        return f'<pre style="line-height:1.35">{"".join(lines)}</pre>'
+
+
+def diff(a: Any, b: Any, what: str = "source") -> Difference:
+    """How two differ in `what`: source, template, config, ptx or sass. Each is a trial of `Result.trials`, "SESSION:TRIAL", a
+    variant ("forward/naive_gather") or a file. Raises `BadRequest`."""
+    if what not in WHAT:
+        raise BadRequest(f"what is {what!r}; choose {', '.join(WHAT)}.", field="what")
+    left, right = sides_from(a if isinstance(a, Trial) else str(a), b if isinstance(b, Trial) else str(b))
+    return Difference(left.name, right.name, *(text_of(side, what, _runner().machine_code) for side in (left, right)))
 
 
 def open_session(name: str | Path) -> Result:

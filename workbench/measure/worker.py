@@ -33,7 +33,7 @@ OPS = {
     "device": "device:describe",
     "judge": "kernel.judge:judge",
     "baseline": "pytorch.baselines:measure",
-    "compile": "pytorch.compiled:prepare",
+    "compile": "pytorch.baselines:fill_compile_cache",
     "compare": "kernel.interleave:compare",
     "ceilings": "clock.ceilings:measure",
     "module": "module.judge_module:judge_module",

@@ -2,7 +2,7 @@
 
 `plan`                     which candidates run for which layer
 `prebuild`, `execute`      build ahead, run, write a session
-`cells`, `targets`         what the session says of each cell, and which target the cell misses
+`cells`                    what the session says of each cell, and which target the cell misses
 `text`, `markdown`         the table for a terminal; the tables of README and docs/benchmark.md
 `best`                     the entries of core/best_known.json
 `defaults`                 what PyTorch computes in with no switch touched

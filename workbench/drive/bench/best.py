@@ -99,7 +99,7 @@ def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
                 continue
             if trial.kind == "baseline":
                 baselines.of_session.setdefault(session.name, []).append(trial)
-            elif trial.kind == "candidate":
+            elif trial.kind == "candidate" and not trial.forked_from:
                 work = trial.workload
                 named = parse_preset(work.preset)[0].name if work.preset else str(work.layer)
                 key = (trial.device.arch, named, trial.direction, work.dtype, work.memory_format)

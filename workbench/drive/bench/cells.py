@@ -6,21 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 
+from ...core import numbers
 from ...core.best_known import CONTIGUOUS
-from ...core.layer import BACKWARD, DIRECTIONS, LAUNCHES, MEMORY_FORMATS, Workload
+from ...core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES, MEMORY_FORMATS, Workload
 from ...core.precision import CLASSES, QUALIFIES
 from ...core.presets import PRESETS, SIZES, SUITES
 from ...core.pytorch_ways import UNCONVERTED
 from ...core.roofline import Floor, ceilings_of, floor
 from ...core.trial import FORMULATION, Status, Trial
-from ...core.verdict import Verdict
+from ...core.verdict import MARGIN, Verdict
 from ..reporting import report
 from ..sessions.session import Session
-from . import targets
 from .execute import EVENT
 from .plan import dtype_of
 
 NOTE = "bench_note"
+# The targets for the full size on a GPU.
+_TWICE = ("kb64", "kb74", "kb81")               # every direction: at most max(baseline / 2, floor / 0.65)
+_FOUR_TIMES = ("kb72", "kb73", "kb75", "kb77", "kb79", "kb81")  # forward
+_ERROR = {"ieee": 3e-6}                         # relative L2 to float64
+_ERROR_TF32 = 1.1                               # times what cuDNN's own TF32 has in the same cell
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ def cell(name: Wanted, trials: Iterable[Trial], *, note: str = "") -> Cell:
             and (t.workload, t.workload.preset) == (work, work.preset)]
     if any(t.device.kind == "cuda" for t in here):
         here = [t for t in here if t.device.kind == "cuda"]
-    ours = tuple(t for t in here if t.kind == "candidate" and t.precision in CLASSES[name.precision])
+    ours = tuple(t for t in here if t.kind == "candidate" and not t.forked_from and t.precision in CLASSES[name.precision])
     right = [t for t in ours if t.ok and t.kernel_ms]
     best = min(right, key=lambda t: t.kernel_ms.median_ms if t.kernel_ms else 0.0, default=None)
     if best is None:
@@ -206,15 +211,29 @@ def _unconverted(baselines: report.Baselines, best: Trial, precision: str) -> Tr
 
 
 def _missed(made: Cell, here: list[Trial]) -> list[str]:
+    """One clause for each target that the cell misses; [] if it meets all."""
     if made.name.size != "full" or made.emulated or made.ms is None or made.name.direction == BACKWARD:
         return []
     if made.baseline_ms is None:
         return ["no PyTorch time to compare with"]
-    tf32 = [e.rel_l2 for t in here if t.kind == "baseline" and t.ok and t.precision == "tf32"
-            for e in t.errors.values()]
-    return targets.missed(made.name.preset, made.name.direction, made.name.precision, ms=made.ms,
-                          baseline_ms=made.baseline_ms, ratio=made.ratio, floor=made.floor, rel_l2=made.rel_l2,
-                          tf32_rel_l2=max(tf32, default=None))
+    found = []
+    ratio = made.ratio or made.baseline_ms / made.ms
+    if ratio < 1 - MARGIN:
+        found.append(f"slower than PyTorch ({numbers.ratio(ratio)})")
+    elif made.name.precision == "tf32":
+        if made.name.preset in _TWICE:
+            most = max(made.baseline_ms / 2, made.floor.ms / 0.65 if made.floor else 0.0)
+            if made.ms > most:
+                found.append(f"the target is at most {numbers.time(most)}")
+        if made.name.preset in _FOUR_TIMES and made.name.direction == FORWARD and ratio < 4:
+            found.append("the target is 4×")
+    limit = _ERROR.get(made.name.precision)
+    cudnns = [e.rel_l2 for t in here if t.kind == "baseline" and t.ok and t.precision == "tf32" for e in t.errors.values()]
+    if made.name.precision == "tf32" and cudnns:
+        limit = _ERROR_TF32 * max(cudnns)
+    if limit is not None and made.rel_l2 is not None and not made.rel_l2 <= limit:
+        found.append(f"error {numbers.error(made.rel_l2)} above {numbers.error(limit)}")
+    return found
 
 
 def _nothing(ours: tuple[Trial, ...]) -> str:

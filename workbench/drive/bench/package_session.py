@@ -49,8 +49,8 @@ def ship(session: Session, name: str, root: Path) -> tuple[Path, int]:
         packed = copy.pack(Path(folder) / f"{name}.zip")
         size = packed.stat().st_size
         if size > MOST_BYTES:
-            raise BadRequest(f"{name} would take {bytes_decimal(size)}; at most {bytes_decimal(MOST_BYTES)} ship. Split "
-                             f"the bench with --layers, or sweep less.")
+            raise BadRequest(f"{name} would take {bytes_decimal(size)}; the limit is {bytes_decimal(MOST_BYTES)}. Split the "
+                             "bench with --layers, or sample fewer configs.")
         shutil.copyfile(packed, target)
     return target, size
 
@@ -60,7 +60,7 @@ def _kept(session: Session, cells: Sequence[Cell]) -> tuple[set[str], list[str]]
     best = {c.best.trial_id for c in cells if c.best}
     kept, sources = set(), []
     for trial in session.trials():
-        if trial.trial_id in best or (not trial.ok and trial.kind == "candidate"):
+        if trial.trial_id in best or trial.forked_from or (not trial.ok and trial.kind == "candidate"):
             kept |= {blob for name, blob in trial.blobs.items() if name != "source"}
             sources += [blob for name, blob in trial.blobs.items() if name == "source"]
         else:

@@ -3,6 +3,4 @@
 `check`            a foreign file; `check_times` and `check_text` say what came of it
 `variant_tests`    the verb test: variants on awkward layers
 `selftest`         runs the attacks on the judge; `attacks` reads them (workbench/red_team)
-`reference_text`   a reference file made from a layer
-`sanitizer`        the environment that AddressSanitizer needs
 """

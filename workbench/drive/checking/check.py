@@ -25,17 +25,27 @@ from ...core.errors import BadRequest
 from ...core.layer import Workload
 from ...core.orders import CheckOrder
 from ...core.plain_text import plain
-from ...core.presets import parse_preset, problem_of
+from ...core.presets import Preset, parse_preset, problem_of
 from ...core.replies import Checked, Event
 from ...core.trial import DEFAULT_ADVICE, Status
+from ..exporting.export import constructor_arguments
 from ..machine.background import Background
 from ..machine.device_lock import held
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 from . import check_times
-from .reference_text import reference_text
 
 MOST_TEXT_BYTES = 5 << 20
 MOST = {"memory_gib": 1 << 20, "call_s": 1_000_000, "build_s": 1_000_000}  # beyond them the system's own calls overflow
+_REFERENCE_DEFAULTS = {"stride": "1", "padding": "0", "output_padding": "0", "groups": "1", "bias": "False", "dilation": "1"}
+_REFERENCE_INPUTS = '''
+
+def get_inputs():
+    return [torch.rand({shape}, dtype=torch.{dtype})]
+
+
+def get_init_inputs():
+    return {arguments}
+'''
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,24 @@ class CheckRequest:
 def workload_reference(workload: Workload) -> tuple[str, str]:
     """(text, name) of the reference that a layer or preset stands for; `size_of` has the preset's size."""
     name = parse_preset(workload.preset)[0].label if workload.preset else f"nn.{workload.layer}"
-    return reference_text(workload, problem_of(workload)), name
+    return _reference_text(workload, problem_of(workload)), name
+
+
+def _reference_text(workload: Workload, preset: Preset | None = None) -> str:
+    """In KernelBench's form (Model, get_inputs, get_init_inputs): with the preset's own constructor, else with that of
+    nn.ConvTransposeNd. The text is ours, not KernelBench's."""
+    kind = f"ConvTranspose{workload.layer.dims}d"
+    if preset is None:
+        body = f"class Model(nn.{kind}):\n    pass\n"
+    else:
+        signature = ", ".join(f"{n}={_REFERENCE_DEFAULTS[n]}" if n in _REFERENCE_DEFAULTS else n for n in preset.constructor)
+        given = ", ".join(f"{n}={n}" for n in preset.constructor if n not in preset.ignored)
+        body = (f"class Model(nn.Module):\n    def __init__(self, {signature}):\n        super().__init__()\n"
+                f"        self.{preset.attribute} = nn.{kind}({given})\n\n"
+                f"    def forward(self, x):\n        return self.{preset.attribute}(x)\n")
+    inputs = _REFERENCE_INPUTS.format(shape=workload.input_shape, dtype=workload.dtype,
+                                      arguments=constructor_arguments(workload.layer, preset))
+    return f"import torch\nfrom torch import nn\n\n\n{body}{inputs}"
 
 
 def size_of(workload: Workload) -> str:

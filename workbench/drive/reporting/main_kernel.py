@@ -36,7 +36,7 @@ def main_kernel(trial: Trial, arch: str, own_name: OwnName = own_name) -> str:
     """The short name of the main kernel: of several instances of it, and where none bears the variant's name, the one with
     the most registers."""
     kernels = trial.resources[arch]
-    wanted = own_name(trial.name, trial.direction)
+    wanted = own_name(trial.variant, trial.direction)
     own = [name for name in kernels if name.partition("<")[0] == wanted]
     return max(own or kernels, key=lambda name: kernels[name].registers)
 

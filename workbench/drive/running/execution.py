@@ -28,16 +28,21 @@ from .against_pytorch import Baselines, against_best
 from .builds import BuildSettings
 from .request import Feed, Listed, Row, Run, RunRequest
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
-from .workers import Workers, units
+from .workers import Workers, device_of, is_elsewhere, units
 
 R = TypeVar("R")
 _HEARTBEAT_S = 2.0
 _POLL_S = 0.05
+_BACK_S = 1.0
 _PHASES = {"truth": "checking", "check": "checking", "time": "timing", "recheck": "rechecking"}
 _MAY_BE_THE_DEVICE = frozenset({Status.WORKER_DIED, Status.MACHINE_FAILED, Status.KERNEL_FAULT, Status.RUN_TIMEOUT})
 
 _Prepared = tuple[Row, Rendered]
 _Ready = tuple[Row, Rendered, Built]
+
+
+class DeviceLost(RuntimeError):
+    """The last device that was left does not answer any more."""
 
 
 class Execution:
@@ -46,6 +51,8 @@ class Execution:
     `places`: a measuring process each. "cpu" or "cuda:N"; of several processes on one device the further ones are "cpu#1", ...
     `then`: the last step, while the device is held and nothing is built.
     """
+
+    patience_s = 120.0     # without any worker of a cluster
 
     def __init__(self, run: Run, session: Session, workers: Workers, places: Sequence[str], *, resume: bool,
                  feed: Feed | None = None, then: Callable[[Execution], None] = lambda execution: None) -> None:
@@ -56,6 +63,7 @@ class Execution:
         self.free_bytes = 0
         self._there = {id(row) for row in run.rows}
         self._asking = threading.Lock()
+        self._losing = threading.Lock()
 
     def go(self) -> None:
         """To the end, whatever happens: rows that were not judged become CANCELLED, and the run says how it ended."""
@@ -63,7 +71,7 @@ class Execution:
         state, message = "failed", "the run ended unexpectedly"
         try:
             state, message = self._steps()
-        except (BadRequest, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
+        except (BadRequest, DeviceLost, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
             message = str(error)
         except OSError as error:  # scratch, cache or locks: as unwritable as a session may be
             place = f"{error.filename} cannot be used: " if error.filename else ""
@@ -127,10 +135,18 @@ class Execution:
     def judge_again(self, row: Row, rendered: Rendered, build: Built, request: RunRequest, *, baselines: Sequence[Trial] = ()
                     ) -> Trial:
         """One more trial of a built candidate, as `request` says: its own workload, effort and time. It is not recorded."""
-        order = self.workers.judge_order(self.name, rendered, build, request)
         self.run.message = f"judging {row.label} again"
-        result = self.workers.judge(order, on_event=lambda event: None, stop=self.run.cancelled)
-        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, workload=request.workload)
+        while True:
+            place = self.name
+            order = self.workers.judge_order(place, rendered, build, request)
+            result = self._outcome(order, place, lambda event: None)
+            if result.status not in _MAY_BE_THE_DEVICE or self.workers.answers(place, stop=self.run.cancelled):
+                break
+            self._lost(place, result.headline)
+            if not self.places:
+                raise DeviceLost("No GPU of the cluster answers any more. Finished trials are kept.")
+        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, workload=request.workload,
+                                        device=self.workers.device(place), environment=self.workers.environment(place))
         return against_best(self.compare, self.session, order, trial, baselines) if baselines else trial
 
     def record(self, trial: Trial) -> None:
@@ -166,24 +182,41 @@ class Execution:
         return "done", f"{judged} candidates judged"
 
     def _held(self, locks: contextlib.ExitStack) -> bool:
-        """Hold the first device, waiting for it; of the others those that are free, of the same kind and alive."""
-        first = DeviceLock(self.name)
-        if not first.acquire(cancelled=self.run.cancelled, waiting=self._waiting):
-            return False
-        locks.callback(first.release)
+        """Hold the devices that are free, of the first one's kind and alive. If none is free, wait for the first."""
         at_once = threading.Event()
         at_once.set()
-        for place in self.places[1:]:
-            try:
-                same = self.workers.device(place, stop=self.run.cancelled).key == self.run.known_device.key
-            except (BadRequest, WorkerDied, WorkerFailed, WorkerTimeout):
-                same = False
-            lock = None if "#" in place else DeviceLock(place)
-            if not same or (lock and not lock.acquire(cancelled=at_once, waiting=lambda holder: None)):
-                self.places.remove(place)
+        there = []
+        for place in self.places:
+            of, lock = device_of(place), None
+            if place == of:
+                lock = DeviceLock(place)
+            elif of not in there and not is_elsewhere(place):
+                continue
+            if lock and not lock.acquire(cancelled=at_once, waiting=lambda holder: None):
+                continue
+            if self._of_the_kind(place):
+                there.append(place)
+                if lock:
+                    locks.callback(lock.release)
             elif lock:
-                locks.callback(lock.release)
+                lock.release()
+        if not there:
+            first = DeviceLock(self.name)
+            if not first.acquire(cancelled=self.run.cancelled, waiting=self._waiting):
+                return False
+            locks.callback(first.release)
+            there = [self.name]
+        self.places, self.name = there, there[0]
+        self.run.device = self.workers.device(self.name)
         return True
+
+    def _of_the_kind(self, place: str) -> bool:
+        if place == self.name:
+            return True
+        try:
+            return self.workers.device(place, stop=self.run.cancelled).key == self.run.known_device.key
+        except (BadRequest, WorkerDied, WorkerFailed, WorkerTimeout):
+            return False
 
     def _candidates(self) -> None:
         """A thread for each measuring process takes what is built and judges it."""
@@ -199,10 +232,12 @@ class Execution:
     def _judge_on(self, place: str, ready: Shared[_Ready]) -> None:
         try:
             while not self.run.cancelled.is_set() and (item := ready.take()) is not None:
-                if not self._judge(place, *item):
-                    ready.give_back(item)
+                if self._judge(place, *item):
+                    ready.done()
+                    continue
+                ready.give_back(item)
+                if not self._back(place, ready):
                     return
-                ready.done()
         except BaseException:
             ready.end()
             raise
@@ -318,22 +353,64 @@ class Execution:
             self._phase(row, _PHASES.get(event.phase, row.phase), event.text)
             self.run.message = f"{row.phase} {row.label}: {row.text}"
 
-        result = self.workers.judge(order, place=place, sanitize=self.request.sanitize, on_event=on_event,
-                                    stop=self.run.cancelled)
-        if result.status in _MAY_BE_THE_DEVICE and len(self.places) > 1 and not self.workers.answers(place):
-            self.places.remove(place)
-            self.name = self.places[0]   # where the last step is done
-            self.session.event("device_lost", run_id=self.run.run_id, device=place, message=result.headline)
+        result = self._outcome(order, place, on_event)
+        if result.status in _MAY_BE_THE_DEVICE and not self.workers.answers(place, stop=self.run.cancelled):
+            self._lost(place, result.headline)
             return False
         self._finish(row, rendered, build, result, order=order, device=self.workers.device(place), place=place)
         return True
+
+    def _outcome(self, order: JudgeOrder, place: str, on_event: Callable[[Event], object]) -> Outcome:
+        """What judging brought. In a tune a candidate whose process was killed from outside is judged once more: memory may
+        have been short because of others."""
+        def judged() -> Outcome:
+            return self.workers.judge(order, place=place, sanitize=self.request.sanitize, on_event=on_event,
+                                      stop=self.run.cancelled)
+
+        result = judged()
+        return judged() if self.feed.ahead and outcome.killed(result) else result
+
+    def _lost(self, place: str, why: str) -> None:
+        """Go on without a place. Raises `DeviceLost` where it was the last one."""
+        with self._losing:
+            if place in self.places:
+                self.places.remove(place)
+            self.session.event("device_lost", run_id=self.run.run_id, device=place, message=why)
+            if self.places:
+                self.name = self.places[0]   # where the last step is done
+            elif not is_elsewhere(place):
+                raise DeviceLost(f"{place} does not answer any more. Its last message: {why} Finished trials are kept.")
+
+    def _back(self, place: str, ready: Shared[_Ready]) -> bool:
+        """Whether another worker of a cluster stands in for one that was lost. Raises `DeviceLost` where none has answered for
+        a while."""
+        if not is_elsewhere(place):
+            return False
+        since = time.monotonic()
+        while not (self.run.cancelled.is_set() or self.feed.over or ready.over):
+            if self.workers.answers(place, stop=self.run.cancelled):
+                with self._losing:
+                    self.places.append(place)
+                    self.name = self.places[0]
+                return True
+            if self.places:
+                since = time.monotonic()
+            elif time.monotonic() - since > self.patience_s:
+                break
+            else:
+                self.run.message = "waits for a worker of the cluster"
+            self.run.cancelled.wait(_BACK_S)
+        if not self.places and not self.run.cancelled.is_set():
+            raise DeviceLost(f"No GPU of the cluster has answered for {time.monotonic() - since:.0f} s. Finished trials are "
+                             "kept.")
+        return False
 
     def _measure_ceilings(self) -> None:
         """Once per GPU and machine: what it can read, write, copy and multiply."""
         device = self.run.known_device
         if not self.request.time or device.kind == "cpu" or ceilings.kept(device.name):
             return
-        self.run.message = f"measuring what {device.name} can do, once"
+        self.run.message = f"measuring the rates of {device.name}, once"
         self.workers.measure_ceilings(self.name, stop=self.run.cancelled)
 
     def _measure_baselines(self) -> None:
@@ -347,7 +424,8 @@ class Execution:
 
     def _finish(self, row: Row, rendered: Rendered | None, build: Built | None, result: Outcome, *,
                 order: JudgeOrder | None = None, device: Device | None = None, place: str = "") -> None:
-        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, device=device)
+        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, device=device,
+                                        environment=self.workers.environment(place))
         if order and self.request.baselines and self.request.in_turns:
             def compare(contestants: CompareOrder) -> Compared:
                 self._phase(row, "timing", "in turns with the best PyTorch")

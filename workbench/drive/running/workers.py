@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
@@ -12,14 +13,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...core import ceilings
-from ...core.env import require_torch
+from ...core.env import environment, find_toolchain, require_torch
 from ...core.errors import BadRequest
 from ...core.orders import CeilingsOrder, DeviceOrder, JudgeOrder, Order
 from ...core.owned_folder import owned_folder, sweep
 from ...core.replies import Built, Device, Event, Outcome
 from ...core.roofline import floor
 from ...core.template import Rendered, symbol
-from ..checking.sanitizer import sanitizer_environment
+from ...core.trial_parts import Environment
 from . import outcome
 from .builds import BuildPool, BuildSettings
 from .request import RunRequest
@@ -79,10 +80,10 @@ class Workers:
         """What can be allocated there now."""
         return self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120, stop=stop).free_bytes
 
-    def answers(self, name: str) -> bool:
+    def answers(self, name: str, *, stop: threading.Event | None = None) -> bool:
         """Whether the measuring process of a place, if need be a new one, still has its device."""
         try:
-            self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120)
+            self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120, stop=stop)
         except (WorkerDied, WorkerFailed, WorkerTimeout):
             return False
         return True
@@ -97,8 +98,24 @@ class Workers:
                 environment=sanitizer_environment() if sanitize else {}, device="cuda" if sanitize else device)
         return self._measure[key]
 
+    def put(self, place: str, process: WorkerProcess) -> None:
+        """A place whose process is not one of this machine: "cuda:0@3" is the third of a cluster."""
+        self._measure[place] = process
+
+    def drop(self, place: str) -> None:
+        """Take such a place away."""
+        self._measure.pop(place, None)
+        self._described.pop(place, None)
+
+    def environment(self, place: str) -> Environment:
+        """Of the machine that a place is on."""
+        process = self._measure.get(place)
+        return process.environment if process else environment()
+
     def fresh(self, order: Order[R], device: str, *, limit_s: float, stop: threading.Event | None = None) -> R:
         """One order in a measuring process of its own: nothing is shared with earlier kernels."""
+        if is_elsewhere(device):
+            return self.measure(device).call(order, limit_s=limit_s, stop=stop)
         worker = WorkerProcess("measure", log_path=self.scratch / f"fresh-{secrets.token_hex(4)}.log",
                                device=device)
         try:
@@ -108,7 +125,7 @@ class Workers:
 
     def measure_ceilings(self, device: str, *, stop: threading.Event | None = None) -> None:
         """Measure the rates of a GPU and keep them. Its floors are computed from them afterwards."""
-        ceilings.keep(self.measure(device).call(CeilingsOrder(device), limit_s=120, stop=stop))
+        ceilings.keep(self.measure(device).call(CeilingsOrder(device_of(device)), limit_s=120, stop=stop))
 
     def build_all(self, items: list[Rendered], device: str) -> dict[str, Built]:
         """Build in few shared translation units, without a session. candidate_id -> build result."""
@@ -145,8 +162,13 @@ class Workers:
 
 
 def device_of(place: str) -> str:
-    """"cpu" of "cpu#1"."""
-    return place.partition("#")[0]
+    """"cpu" of "cpu#1", and "cuda:0" of "cuda:0@3"."""
+    return place.partition("#")[0].partition("@")[0]
+
+
+def is_elsewhere(place: str) -> bool:
+    """Whether it is on a machine of a cluster."""
+    return "@" in place
 
 
 def taken(lock: threading.Lock, stop: threading.Event | None) -> bool:
@@ -163,9 +185,24 @@ def units(items: list[Rendered], workers: int) -> list[list[Rendered]]:
         return [[item] for item in items]
     by_flags: dict[tuple[str, ...], list[Rendered]] = {}
     for item in items:
-        by_flags.setdefault(item.candidate.compile_flags, []).append(item)
-    units = []
+        if not item.candidate.headers:
+            by_flags.setdefault(item.candidate.compile_flags, []).append(item)
+    units = [[item] for item in items if item.candidate.headers]  # theirs have the names of other headers
     for group in by_flags.values():
         size = max(2, min(24, -(-len(group) // workers)))
         units += [group[i:i + size] for i in range(0, len(group), size)]
     return units
+
+
+def sanitizer_environment() -> dict[str, str]:
+    """What a process needs to load kernels built with AddressSanitizer: its runtime must be there before Python, so it is
+    preloaded. Leaks are Python's, not ours."""
+    compiler = find_toolchain().cxx
+    if compiler is None:
+        raise BadRequest("AddressSanitizer needs a C++ compiler; install g++.")
+    library = subprocess.run([str(compiler), "-print-file-name=libasan.so"], capture_output=True, text=True, timeout=10,
+                             check=False).stdout.strip()
+    if not Path(library).is_absolute():
+        raise BadRequest("AddressSanitizer's runtime (libasan) was not found; install the libasan of your g++.")
+    return {"LD_PRELOAD": library, "CUDACPU_THREADS": "1",
+            "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:verify_asan_link_order=0:exitcode=86"}

@@ -3,21 +3,23 @@
 from __future__ import annotations
 from ...core.precision import CLASSED
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
 from ...core import numbers
 from ...core.best_known import best_config
 from ...core.candidate import EMULATED_SM, Candidate, derived_values, resolved_values
-from ...core.errors import BadRequest
+from ...core.errors import BadRequest, RenderError
+from ...core.fork import fork, forked, variant_of_text
 from ...core.layer import LAUNCHES, Workload
 from ...core.occupancy import Occupancy, candidate_occupancy
 from ...core.replies import MachineCode
 from ...core.sass import Kernel, read
 from ...core.template import render
-from ...core.trial import Trial
+from ...core.trial import Status, Trial
 from ...core.variants import find
 from ..exporting.best_recipe import DEFAULT_ARCH
 from ..reporting.main_kernel import arch_of, main_kernel, own_name
@@ -25,15 +27,50 @@ from ..exporting.recipe import Recipe, fastest
 from ..reporting.report import SLOWER, best_baseline, is_emulated, speedup
 from .session import Session
 
-
+WHAT = ("source", "template", "config", "ptx", "sass")   # of two candidates can be compared
 
 def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
     """The trial's candidate, with the template as it is now below `templates` (default: the shipped ones).
 
-    Raises `BadRequest` when its variant is gone."""
+    Of a fork the text that its session keeps. Raises `BadRequest` when its variant is gone."""
     layer, dtype = trial.workload.layer, trial.workload.dtype
+    if trial.forked_from:
+        return _fork_again(trial, Session(Path(trial.kept_in)), templates)
     return Candidate(find(trial.name, trial.direction, root=templates), layer, dtype, trial.tunables,
                      trial.precision, trial.form or "constant", trial.compile_flags)
+
+
+def fork_of_trial(text: str, trial: Trial, session: Session, *, templates: Path | None = None) -> Candidate:
+    """The candidate of an edited text, template or rendering, that was this trial's. Raises `BadRequest`."""
+    if trial.kind != "candidate":
+        raise BadRequest(f"{trial.name} is not a candidate, so it has no kernel; name a trial of a kernel.", field="source")
+    return fork(text, _kept(trial, session, templates), trial.candidate_id or trial.trial_id)
+
+
+def template_of(trial: Trial, session: Session, *, templates: Path | None = None) -> str:
+    """The text of the template as it was judged, in the trial's direction; today's where the session does not hold it, if that
+    still makes the same source. Raises `BadRequest`."""
+    try:
+        return session.blob(trial.blobs.get("template", "")).decode("utf-8", "replace")
+    except BadRequest:
+        return judged_candidate(trial, templates=templates).variant.text
+
+
+def _kept(trial: Trial, session: Session, templates: Path | None) -> Candidate:
+    """The candidate with its template's text as the session holds it."""
+    variant = variant_of_text(template_of(trial, session, templates=templates), trial.variant, trial.direction, root=templates)
+    return Candidate(variant, trial.workload.layer, trial.workload.dtype, trial.tunables, trial.precision,
+                     trial.form or "constant", trial.compile_flags)
+
+
+def _fork_again(trial: Trial, session: Session, templates: Path | None) -> Candidate:
+    """From the template that the session holds, or, where a header was edited, from the source."""
+    parent = _kept(trial, session, templates)
+    made = forked(parent.variant.text, parent, trial.forked_from)
+    with suppress(RenderError):
+        if not trial.candidate_id or render(made).candidate_id == trial.candidate_id:
+            return made
+    return forked(session.blob(trial.blobs.get("source", "")).decode(), parent, trial.forked_from)
 
 
 def occupancy_of(trial: Trial) -> dict[str, dict[str, Occupancy]]:
@@ -107,9 +144,73 @@ def machine_code_of(trial: Trial, session: Session, ask: Callable[[str, str, tup
     arch = arch_of(trial) or own or f"sm_{EMULATED_SM}"
     answer = ask(source_of(trial, session), arch, trial.compile_flags)
     kernels = [replace(k, name=answer.names.get(k.name, k.name)) for k in read(answer.sass, answer.live)]
-    wanted = own_name(trial.name, trial.direction)
+    wanted = own_name(trial.variant, trial.direction)
     main = main_kernel(trial, arch) if trial.resources.get(arch) else ""  # the instance whose resources are shown
     return answer, sorted(kernels, key=lambda k: (k.name != main, k.name.partition("<")[0] != wanted, -len(k.code))), arch
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two that are compared: a trial, a candidate that need not have run, or a text of somebody's own."""
+
+    name: str
+    trial: Trial | None = None
+    session: Session | None = None
+    candidate: Candidate | None = None
+    text: str | None = None
+
+    @classmethod
+    def of(cls, trial: Trial) -> Side:
+        session = Session(Path(trial.kept_in))
+        return cls(f"{session.name}:{trial.trial_id} {trial.name} {trial.direction}", trial, session)
+
+
+def text_of(side: Side, what: str, ask: Callable[[str, str, tuple[str, ...]], MachineCode]) -> str:
+    """Its template, source, config, PTX or SASS as text; `ask` as in `machine_code_of`. Raises `BadRequest` with the reason where
+    it has none."""
+    if side.text is not None:
+        if what not in ("template", "source"):
+            raise BadRequest(f"{side.name} is a file; only its template or source can be compared.", field="what")
+        return side.text
+    if side.candidate is None and side.trial is not None and side.session is not None:
+        trial, session = side.trial, side.session
+        if trial.kind != "candidate" and what != "source":
+            raise BadRequest(f"{side.name} is not a candidate; it has no {what}.", field="what")
+        if what == "template":
+            return template_of(trial, session)
+        if what == "source":
+            return source_of(trial, session)
+        if what == "config":
+            return _config_text(trial.name, trial.direction, trial.precision, trial.form, trial.compile_flags, trial.tunables)
+        return _assembly(*machine_code_of(trial, session, ask)[:2], what)
+    candidate = side.candidate
+    assert candidate is not None
+    variant = candidate.variant
+    if what == "template":
+        return variant.text
+    if what == "source":
+        return render(candidate).source
+    if what == "config":
+        return _config_text(variant.name, variant.direction, candidate.precision, candidate.form, candidate.compile_flags,
+                            candidate.config)
+    answer = ask(render(candidate).source, variant.arch or f"sm_{EMULATED_SM}", candidate.compile_flags)
+    return _assembly(answer, [replace(k, name=answer.names.get(k.name, k.name)) for k in read(answer.sass, answer.live)], what)
+
+
+def _config_text(name: str, direction: str, precision: str, form: str, flags: Sequence[str], config: Mapping[str, int]) -> str:
+    lines = [f"variant = {name}", f"direction = {direction}", f"precision = {precision}", f"form = {form or 'constant'}",
+             f"flags = {' '.join(flags) or 'none'}", *(f"{k} = {v}" for k, v in config.items())]
+    return "\n".join(lines)
+
+
+def _assembly(answer: MachineCode, kernels: Sequence[Kernel], what: str) -> str:
+    """PTX without its comments and places, or SASS without addresses: what stays the same when nothing but lines have moved."""
+    if what == "ptx" and answer.ptx:
+        kept = (line.partition("//")[0].rstrip() for line in answer.ptx.splitlines())
+        return "\n".join(line for line in kept if line and not line.lstrip().startswith((".loc", ".file")))
+    if answer.status is not Status.OK or not kernels:
+        raise BadRequest(f"{answer.headline or 'It has no kernel.'} {answer.advice}".strip(), field="what")
+    return "\n".join(line for kernel in kernels for line in (f"{kernel.name}:", *(f"    {i.text}" for i in kernel.code)))
 
 
 def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] = ()) -> tuple[Trial | None, str]:

@@ -15,7 +15,6 @@ from ...core.replies import Built
 from ...core.template import Rendered, render
 from ...core.trial import NOT_JUDGED, Status, Trial
 from ...core.verdict import FASTER, SLOWER, from_samples
-from ..running import resume
 from ..running.execution import Execution
 from ..running.request import Row, RunRequest
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
@@ -62,14 +61,13 @@ def finals(execution: Execution, trials: Sequence[Trial], baselines: Sequence[Tr
     """The winner among the right trials of one direction; None where none is right. And the trials of finalists that were not
     right when they were judged again: those of `says_nothing` are passed over, the others were wrong. Every comparison is an
     event of the session. `effort`: a key of `MOST`."""
-    right = sorted((t for t in trials if t.ok and t.kernel_ms and t.kernel_ms.stop != resume.SLOWER),
-                   key=lambda t: t.kernel_median_ms)
+    right = sorted((t for t in trials if t.ok and t.kernel_ms), key=lambda t: t.kernel_median_ms)
     fell: list[Trial] = []
     while right and not execution.run.cancelled.is_set():
-        near = _built(execution, [t for t in right if t.kernel_median_ms <= NEAR * right[0].kernel_median_ms][:MOST[effort]],
-                      templates)
+        first = [t for t in right if t.kernel_median_ms <= NEAR * right[0].kernel_median_ms][:MOST[effort]]
+        near = _built(execution, first, templates)
         if not near:
-            right = right[MOST[effort]:]
+            right = right[len(first):]
             continue
         leader, ties = _race(execution, near, effort)
         for one in sorted([leader, *ties], key=_Finalist.rule):

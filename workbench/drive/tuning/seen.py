@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from ..sessions.session import Session
 
 BEGUN = "tune_begun"       # the event: candidates that a process is going to judge
 _LOCK = ".tune.lock"
+_WHO = re.compile(r"\.tune-\d+-[0-9a-f]+\.lock")   # other names in an event are of nobody: a session may come from anywhere
 
 
 class Follower:
@@ -90,8 +92,9 @@ class Claims:
         """Keys that another living process has begun."""
         for event in self._events.events():
             same = all(event.get(name) == value for name, value in self.of.items())
-            if event.get("event") == BEGUN and same and isinstance(event.get("keys"), list):
-                self._begun.update(dict.fromkeys(map(str, event["keys"]), str(event.get("by"))))
+            who = str(event.get("by"))
+            if event.get("event") == BEGUN and same and isinstance(event.get("keys"), list) and _WHO.fullmatch(who):
+                self._begun.update(dict.fromkeys(map(str, event["keys"]), who))
         alive = {who for who in set(self._begun.values()) - {self.name} if _held(self.session.path / who)}
         return {key for key, who in self._begun.items() if who in alive}
 

@@ -84,7 +84,7 @@ overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .kwsvg svg{max-height:330px}
 @media (max-width:1150px){.kw .facts>div:nth-child(n+6){display:none}.kw .layer .mono{font-size:16px}}
 .kw .wrongline{color:var(--bad);font-weight:600}
-.st-key-faded{opacity:.4} .st-key-address{display:none}
+.st-key-faded{opacity:.4} [class*="st-key-address"]{display:none}
 </style>"""
 
 _WRONG = ("MISMATCH", "NON_FINITE", "UNWRITTEN", "OUT_OF_BOUNDS", "WRONG_SHAPE", "WRONG_DTYPE", "WRONG_DEVICE",

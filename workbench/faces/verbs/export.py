@@ -5,7 +5,7 @@
     python -m workbench export --preset kb74 --best --out model_new.py    the best known ones for this GPU
     python -m workbench export --suite models --out FOLDER      a file for every layer of a suite, and a table
 
-A direction that is not chosen is left to PyTorch; the file then says so.
+PyTorch computes a direction for which no kernel is chosen; the file then says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ...drive.running.candidate_selection import check_names, parse_settings, va
 from ...drive.running.runner import Runner
 from ...drive.sessions.recorded import recipe_from_trials
 from .. import exit_codes
-from ..arguments import add_workload, check_folder, session_from, workload_from, write_whole
+from ..arguments import add_workload, check_folder, session_from, trial_from, workload_from, write_whole
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -42,17 +42,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", default="",
                         help="precision of the kernels; with --best: the class tf32 or ieee (default: the "
                         "precision that PyTorch uses by default)")
-    parser.add_argument("--best", action="store_true", help="use the best known variants and configs, from recorded benches")
+    parser.add_argument("--best", action="store_true", help="use the best known variants and configs of this layer")
     parser.add_argument("--arch", metavar="sm_90", help="with --best: GPU to choose for (default: the GPU of this machine)")
-    parser.add_argument("--suite", choices=tuple(SUITES), help="write the best known files of all layers of a suite into the "
-                        "folder --out, with a table, README.md")
+    parser.add_argument("--suite", choices=tuple(SUITES), help="write a file with the best known kernels for every layer of a "
+                                                               "suite into the folder --out, and a table, README.md")
     parser.add_argument("--session", metavar="NAME", help="take the fastest right candidates of this session")
+    parser.add_argument("--trial", action="append", default=[], metavar="ID",
+                        help="with --session: take the candidate of this trial; may be given once for each direction")
     parser.add_argument("--templates", type=Path, metavar="DIR",
                         help="folder of templates (default: the shipped ones); with --session: the folder that it used")
     parser.add_argument("--class-name", default="ModelNew")
     parser.add_argument("--constructor", choices=("auto", "module"), default="auto",
-                        help="auto: arguments of KernelBench's Model for its layers, else of nn.ConvTranspose; module: always "
-                             "of nn.ConvTranspose")
+                        help="auto: arguments of KernelBench's Model for its layers, otherwise of nn.ConvTranspose; module: "
+                             "always of nn.ConvTranspose")
     parser.add_argument("--debug-sync", action="store_true", help="synchronise after each kernel and name a kernel that fails")
     parser.add_argument("--verify", action="store_true",
                         help="run the exported file in a fresh process first; write it only if it is right")
@@ -119,11 +121,16 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str]]:
                                    *([str(args.templates)] if args.templates else [])])
     if args.arch:
         raise BadRequest("--arch needs --best.", field="arch")
+    if args.trial and not args.session:
+        raise BadRequest("--trial needs --session: the session of the trial.", field="session")
     if args.session:
         if chosen:
             raise BadRequest("Give --session or variants, not both.")
         workload = workload_from(args) if args.preset or args.layer else None
-        return recipe_from_trials(session_from(args.session).trials(), workload, templates=args.templates,
+        trials = session_from(args.session).trials()
+        if args.trial:
+            trials = [trial_from(f"{args.session}:{begin}")[0] for begin in args.trial]
+        return recipe_from_trials(trials, workload, templates=args.templates,
                                   arch=arch_of(args.device))
     if not (args.preset or args.layer):
         raise BadRequest("Give --preset, --layer or --session: the layer to export for.")

@@ -3,6 +3,11 @@
     python -m workbench run --preset kb74/small --direction forward
     python -m workbench run --layer "ConvTranspose2d(32, 64, 3, stride=2)" --input-size 32,48 --variant naive_gather \\
         --set naive_gather.BLOCK=64,128
+
+A kernel that you have edited is a fork of the candidate it was before. Its text is kept in the session:
+
+    python -m workbench show NAME --trial ID --source > edited.cu
+    python -m workbench run --source edited.cu --fork-of NAME:ID
 """
 
 from __future__ import annotations
@@ -25,18 +30,32 @@ from ...drive.running.request import EFFORTS, STRENGTHS, Run, RunRequest
 from ...drive.running.runner import Runner
 from ...drive.sessions.session import Session
 from .. import exit_codes
-from ..arguments import add_candidates, add_workload, directions_from, say_broken, workload_from
+from ..arguments import (
+    add_candidates,
+    add_workload,
+    directions_from,
+    fork_candidates,
+    say_broken,
+    source_from,
+    trial_from,
+    workload_from,
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_workload(parser)
+    add_workload(parser, required=False)
     add_candidates(parser)
     parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V[,V]",
                         help="value of a tunable; several values make several candidates")
-    parser.add_argument("--best", action="store_true", help="use the best known variants and configs, from recorded benches")
+    parser.add_argument("--source", metavar="FILE", help="judge this file: an edited template or an edited source of a trial "
+                                                         "('show --trial ID --source'). SESSION:TRIAL: the source that a "
+                                                         "session keeps of a trial")
+    parser.add_argument("--fork-of", default="", metavar="CANDIDATE", help="with --source: what FILE was before it was edited, "
+                        "SESSION:TRIAL or a variant (default: the variant that FILE names)")
+    parser.add_argument("--best", action="store_true", help="use the best known variants and configs of this layer")
     parser.add_argument("--precision", default="", help="ieee, tf32, tf32x3, fp16, bf16 or fp64")
     parser.add_argument("--form", choices=("constant", "runtime"), default="constant",
-                        help="pass layer parameters as constants in the source, or as arguments")
+                        help="the layer's parameters are constants in the source, or arguments")
     parser.add_argument("--flag", action="append", default=[], metavar="FLAG", help="compile flag for nvcc: "
                         "--flag=--use_fast_math")
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
@@ -47,7 +66,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="PyTorch modes to measure; quick: TF32 on and off, at stride 1 also as a convolution; "
                              "strong: all modes and other formulations of the layer; default: only PyTorch with its default "
                              "settings")
-    parser.add_argument("--max-autotune", action="store_true", help="strong baselines also by torch.compile with max-autotune")
+    parser.add_argument("--max-autotune", action="store_true", help="measure strong baselines also by torch.compile with "
+                                                                    "max-autotune")
     parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
     parser.add_argument("--baselines-only", action="store_true", help="measure only PyTorch")
     parser.add_argument("--modules", action="store_true", help="also judge the best candidates as one ModelNew (module_ms)")
@@ -70,14 +90,22 @@ def run(args: argparse.Namespace) -> int:
         if not seconds > 0:
             raise BadRequest(f"--{name}-timeout is {seconds:g}; give seconds above 0.", field=f"{name}_timeout")
     device = resolve_device(args.device)
-    workload = workload_from(args, device)
-    chosen = () if args.baselines_only else _best(args, workload) if args.best else tuple(candidates(
-        workload, directions=directions_from(args), variants=args.variant, settings=parse_settings(args.set),
-        precision=args.precision, form=args.form, compile_flags=args.flag, templates=args.templates))
-    if not (args.baselines_only or args.best):
+    directions = directions_from(args)
+    if args.source:
+        workload, chosen = _forks(args, device)
+        directions = tuple(dict.fromkeys(c.direction for c in chosen))
+    elif args.fork_of or args.preset is args.layer is None:
+        raise BadRequest("--fork-of needs --source, the edited file." if args.fork_of else
+                         "Give --preset or --layer: the layer to run on.", field="source" if args.fork_of else "layer")
+    else:
+        workload = workload_from(args, device)
+        chosen = () if args.baselines_only else _best(args, workload) if args.best else tuple(candidates(
+            workload, directions=directions, variants=args.variant, settings=parse_settings(args.set),
+            precision=args.precision, form=args.form, compile_flags=args.flag, templates=args.templates))
+    if not (args.baselines_only or args.best or args.source):
         say_broken(args.templates)
     request = RunRequest(
-        workload, chosen, device=device, directions=directions_from(args), baselines=not args.no_baselines,
+        workload, chosen, device=device, directions=directions, baselines=not args.no_baselines,
         strength=args.baselines, classes=_classes(chosen), max_autotune=args.max_autotune, modules=args.modules,
         effort=args.effort, time=not args.no_time, cold_l2=not args.hot_l2,
         sanitize=args.sanitize, build_timeout_s=args.build_timeout, run_timeout_s=args.run_timeout)
@@ -102,6 +130,20 @@ def run(args: argparse.Namespace) -> int:
     if args.resume and not all_of_it:  # PyTorch's times, which were there
         return exit_codes.RIGHT
     return exit_codes.of(t.status for t in [t for t in all_of_it if t.kind in ("candidate", "module")] or all_of_it)
+
+
+def _forks(args: argparse.Namespace, device: str) -> tuple[Workload, tuple[Candidate, ...]]:
+    """The candidates of --source; its layer is the trial's where nobody gives one."""
+    if args.variant or args.best or args.modules or args.baselines_only:
+        raise BadRequest("--source is the kernel to run; leave out --variant, --best, --modules and --baselines-only.",
+                         field="source")
+    given, workload = source_from(args.source), None if args.preset is args.layer is None else workload_from(args, device)
+    if isinstance(given, Candidate):
+        return trial_from(args.source)[0].workload, (given,)
+    workload, found = fork_candidates(given, args.fork_of, workload, {
+        "directions": args.direction, "settings": parse_settings(args.set), "precision": args.precision, "form": args.form,
+        "compile_flags": args.flag, "templates": args.templates})
+    return workload, tuple(found)
 
 
 def _classes(chosen: Sequence[Candidate]) -> tuple[str, ...]:

@@ -5,7 +5,8 @@
 `examine`          the order of the questions, and those about values and gradients
 `progress`         what is known so far, told as soon as it is known, and where the time goes
 `trialrun`         one case through both processes, compared with float64. It is no trial of a session
-`build_question`   the question whether the file imports and builds; `advice` says what to do about its exceptions
+`build_question`   the question whether the file imports and builds; `advice` says what to do about its exceptions,
+                   `compile_advice` about what a compiler or linker says
 `cuda_sources`     what can be said of its CUDA source without running it
 `questions/`       the other questions, and the cases that they are asked about
 `host/`            the code inside the two processes

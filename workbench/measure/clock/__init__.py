@@ -1,1 +1,1 @@
-"""`timing`: how long a launch takes on the device. `ceilings`: the rates of a GPU."""
+"""`timing`: how long a launch takes on the device. `signs`: other inputs for each launch. `ceilings`: the rates of a GPU."""

@@ -27,7 +27,7 @@ from ...core.trial_parts import Detail
 from ..clock import timing
 from ..clock.signs import Signs
 from ..device import free_bytes, l2_bytes, out_of_memory
-from ..truth.reference import Truth
+from ..truth import Truth
 from . import findings
 from .apart import LauncherApart
 from .buffers import POISON, count_poison

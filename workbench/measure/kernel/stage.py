@@ -16,7 +16,7 @@ import torch
 
 from ...core.layer import Workload
 from ..device import CHANNELS_LAST, free_bytes
-from ..truth.reference import Truth
+from ..truth import Truth
 from .apart import LauncherApart
 from .buffers import POISON, Buffer
 from .findings import Finding, input_modified, launch_error, off_stream, out_of_memory, overrun

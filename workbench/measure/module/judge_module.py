@@ -29,7 +29,7 @@ from ..kernel import findings
 from ..kernel.findings import Finding
 from ..kernel.inputs import INTEGERS, changed, fill, needed, results, shapes, torch_dtype
 from ..kernel.validate import Comparison, allowed_rel_l2
-from ..truth.reference import Truth
+from ..truth import Truth
 from . import times
 from .cases import Arguments, ModuleCase, cases, is_channels_last, laid_out
 from .subject import Subject

@@ -15,17 +15,17 @@ from typing import Any
 import torch
 
 from ...core.layer import FORWARD, Workload
-from ...core.orders import BaselineOrder, Emit
+from ...core.orders import BaselineOrder, CompileOrder, Emit
 from ...core.precision import PRECISIONS_OF, QUALIFIES
 from ...core.pytorch_ways import AUTOTUNED, WAYS, Way
-from ...core.replies import Baseline, Baselines, Event
+from ...core.replies import Baseline, Baselines, Compiled, Event
 from ...core.trial import DEFAULT_ADVICE, FORMULATION, NOT_DROP_IN, Errors, Status
 from ...core.trial_parts import Detail
 from ..clock import timing
 from ..device import out_of_memory
 from ..kernel.inputs import NORMAL, fill, needed, results, shapes, torch_dtype
 from ..kernel.validate import Comparison, allowed_rel_l2
-from ..truth.reference import Index, Truth
+from ..truth import Index, Truth
 from .ways import Unavailable, bind, switches
 
 _LOOK_S = 0.15       # of a short look at a way
@@ -61,6 +61,24 @@ def timed_call(way: Way, workload: Workload, direction: str, plain: dict[str, to
     return direct, replay or direct, replay is not None
 
 
+def fill_compile_cache(order: CompileOrder, emit: Emit) -> Compiled:
+    """Worker operation "compile": fills torch.compile's cache on the disk ahead of a measurement, which finds its ways there.
+    A way that PyTorch refuses is left to the measurement, which says why."""
+    if order.device != "cpu":
+        torch.cuda.set_device(order.device)
+    count = 0
+    for direction, modes in order.modes.items():
+        plain = plain_tensors(order.workload, direction, order.device)
+        for mode in modes:
+            try:
+                with switches(WAYS[mode]):
+                    bind(WAYS[mode].kind, order.workload, direction, plain)()
+                count += 1
+            except (Unavailable, RuntimeError, MemoryError):
+                continue
+    return Compiled(count)
+
+
 def plain_tensors(workload: Workload, direction: str, device: str) -> dict[str, torch.Tensor]:
     """The direction's inputs as the judge fills them, contiguous."""
     plain = {}
@@ -86,8 +104,8 @@ class _Direction:
         way, began = WAYS[mode], time.monotonic()
         searched = way.formulation and not way.kind.startswith(AUTOTUNED)   # which is asked for by name and takes its time
         if searched and self._left_s <= 0:
-            return self._without(way, Status.SKIPPED, "Not measured: the time to search for this direction's strongest PyTorch "
-                                 "was used up.")
+            return self._without(way, Status.SKIPPED, "Not measured: the time limit for the strongest PyTorch of this "
+                                                      "direction was reached.")
         try:
             with switches(way):
                 return self._measured(mode, way)
@@ -105,7 +123,7 @@ class _Direction:
             self._left_s -= time.monotonic() - began if searched else 0.0
 
     def _without(self, way: Way, status: Status, headline: str, *, errors: dict[str, Errors] | None = None) -> Baseline:
-        advice = ("You need not do anything: the other ways were measured." if status in (Status.SKIPPED, Status.MISMATCH) else
+        advice = ("Nothing to do: the other modes were measured." if status in (Status.SKIPPED, Status.MISMATCH) else
                   DEFAULT_ADVICE[status])
         return Baseline(name=way.name, direction=self._direction, errors=errors or {}, flags=_flags(way), status=status,
                         headline=headline, advice=advice)

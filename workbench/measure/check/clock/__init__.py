@@ -1,2 +1,5 @@
-"""The time of a foreign file: `times` measures it, `ladder` lists the ways of PyTorch that are timed beside it,
-`slots` is the judge's memory for their results."""
+"""The time of a foreign file: `times` measures it, `contestant` is one of those that are timed in turns.
+
+`ladder` lists the ways of PyTorch that are timed beside it. `slots` is the judge's memory for their results, `timed_input` the
+input of each call.
+"""

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ...core.layer import ConvTranspose, Workload
-from ..kernel.inputs import reduction_length, results, shapes
+from ..core.layer import ConvTranspose, Workload
+from .kernel.inputs import reduction_length, results, shapes
 
 _KEPT_BYTES = {"cpu": 2 << 30, "cuda": 256 << 20}    # above: computed again instead of kept
 _BLOCK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 24}  # of the larger of a block's input and output

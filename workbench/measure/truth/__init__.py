@@ -1,1 +1,0 @@
-"""The right results: `reference` computes them in float64."""
