@@ -213,7 +213,8 @@ cudaError_t packed_launch(const Sizes& sizes, const typename P::Scalar* source, 
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   if (!packed_sizes<P>(sizes, processors, all)) return cudaErrorInvalidValue;
-  a.wide_stores = a.result_w % 4 == 0 && size_t(result) % 16 == 0;
+  constexpr int WIDE = P::FORWARD && P::S % 8 == 0 && sizeof(Scalar) == 2 ? 8 : 4;  // neighbours that are stored together
+  a.wide_stores = a.result_w % WIDE == 0 && size_t(result) % 16 == 0;
   all.packed = packed + P::PACKED_BYTES;
   a.partial = reinterpret_cast<float4*>(all.packed + packed_bytes<PackedSourceOf<P>>(all.grid));
 

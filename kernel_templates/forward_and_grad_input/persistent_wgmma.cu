@@ -177,7 +177,8 @@ cudaError_t gather_launch(const Sizes& sizes, const typename P::Scalar* source, 
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   if (!gather_sizes<P>(sizes, processors, a)) return cudaErrorInvalidValue;
-  a.wide_stores = a.result_w % 4 == 0 && size_t(result) % 16 == 0;
+  constexpr int WIDE = P::FORWARD && P::S % 8 == 0 && sizeof(Scalar) == 2 ? 8 : 4;  // neighbours that are stored together
+  a.wide_stores = a.result_w % WIDE == 0 && size_t(result) % 16 == 0;
   const long long units = P::PACKED_BYTES / 16 / P::SEGMENTS * (P::KD * P::KH) / P::ROW_GROUPS;
   pack_gather_weights<P><<<flat_grid(ceil_div(units, 256)), 256, 0, stream>>>(weight, packed, 1.0f);
   error = cudaGetLastError();

@@ -28,6 +28,7 @@ LAYERS = [
     work((5, 9), 2, 20, 9, 3, stride=3),                                # the same, residues along H side by side
     work((7, 20), 1, 24, 70, 4, stride=4, groups=2),                    # two groups, tiles of channels
     work((6, 40), 1, 17, 264, 3, padding=1),                            # stride 1
+    work((3, 5), 1, 9, 8, 12, stride=8, padding=4),                     # rows of 36: 8 results of 16 bits do not begin at 16 bytes
 ]
 CONFIGS = ({}, {"ROWS": 128, "COLUMNS": 32, "UNITS": 4})
 NAMES = ("persistent_wgmma", "persistent_packed")
@@ -36,7 +37,7 @@ DTYPES = ("float32", "bfloat16")
 
 def candidates(name: str, direction: str, config: dict, dtype: str, root: Path = TEMPLATES) -> list[tuple[Candidate, Workload]]:
     variant = find(name, direction, root=root)
-    layers = LAYERS[2::2] if dtype != "float32" else LAYERS[direction == "forward"::2] if config else LAYERS
+    layers = [*LAYERS[2:-1:2], LAYERS[-1]] if dtype != "float32" else LAYERS[direction == "forward"::2] if config else LAYERS
     works = [Workload(one.layer, one.batch, one.input_size, dtype) for one in layers]
     made = [(Candidate(variant, one.layer, dtype, config, form="constant"), one) for one in works]
     return [(one, its) for one, its in made if why_not(one, sm=EMULATED_SM) is None]
