@@ -23,12 +23,11 @@ from ..running.runner import Runner
 from ..running.workers import is_elsewhere
 from ..sessions.session import Session
 from . import store
-from .feed import EFFORTS, Search, TuneFeed, TuneRequest, same_work, spaces
+from .feed import EFFORTS, EVENT, Search, TuneFeed, TuneRequest, same_work, spaces
 from .finals import Final, finals, says_nothing
 from .seen import Claims
 from .space import Explained, key_of_trial, why_empty
 
-EVENT = "tune"              # what was asked; the last one of a session counts
 WON = "tune_won"            # what came out of a direction
 _LOOK_S = 0.2               # how often is looked what the run is doing
 
@@ -70,12 +69,6 @@ def asked(session: Session) -> TuneRequest:
         return TuneRequest.from_json(event["request"])
     except (KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"The tune of session {session.name} cannot be read: {error}.", field="resume") from error
-
-
-def cluster_kind(session: Session) -> str:
-    """The key of the kind of GPU of the session's last tune, if that was on a cluster; "" else."""
-    event = next((e for e in reversed(session.events()) if e.get("event") == EVENT), {"cluster": ""})
-    return str(event.get("cluster") or "")
 
 
 def limited(request: TuneRequest, trials: int | None, minutes: float | None, effort: str = "") -> TuneRequest:
