@@ -216,7 +216,7 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path
     (["export", "--preset", "kb74", "--forward", "naive_gather", "--set", "naive.BLOCK=64"], "There is no variant 'naive'"),
     (["show", "--trial", "ab12"], "--trial needs the name of its session"),
     (["show", "nowhere"], "'nowhere' is not a session; the sessions below"),
-    (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64,x"], "'x' is no whole number; write VARIANT.TUNABLE="),
+    (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64,x"], "'x' is not a whole number; write VARIANT."),
     (["run", "--preset", "kb74/small", "--no-baselines", "--baselines-only"], "measures nothing; give only one of them"),
     (["check", "/nonexist.py", "--preset", "kb74"], "/nonexist.py does not exist; name an existing file."),
     (["check", "/", "--preset", "kb74"], "/ is a folder; name a file."),

@@ -124,7 +124,7 @@ def test_one_wrong_value_does_not_hide_another(page):
 
 def test_a_compile_flag_that_nvcc_does_not_know_is_refused_at_once(page):
     require(shutil.which("nvcc") or Path("/usr/local/cuda/bin/nvcc").exists(), "needs nvcc")
-    for flags, sentence in (("O3", "is no compile flag; a flag begins with -."), ("--no-such-flag", "no-such-flag")):
+    for flags, sentence in (("O3", "is not a compile flag; a flag begins with -."), ("--no-such-flag", "no-such-flag")):
         page.text_input(key="flags").input(flags)
         opened(page)
         assert len(wrong(page)) == 1 and sentence in wrong(page)[0] and run_button(page).disabled

@@ -456,7 +456,7 @@ def test_what_the_run_is_doing_is_told_before_its_first_trial(tmp_path: Path, ri
 
 
 def test_a_class_of_another_dtype_names_the_dtype() -> None:
-    with pytest.raises(BadRequest, match="'bf16' is no class of float32; choose tf32, ieee, or tune .* --dtype bfloat16."):
+    with pytest.raises(BadRequest, match="'bf16' is not a class of float32; choose tf32, ieee, or tune .* --dtype bfloat16."):
         class_for(WORK, "forward", "sm_90", "bf16")
 
 

@@ -161,17 +161,18 @@ def _sandbox() -> Finding:
     sockets = "" if seccomp_problem() else "all"
     more = f"; sockets are not refused: {seccomp_problem()}" if seccomp_problem() else ""
     if not why:
-        alone = f"; Landlock inside bwrap would hold more: {landlock_problem()}" if landlock_problem() else ""
+        alone = f"; Landlock inside bwrap would prevent more: {landlock_problem()}" if landlock_problem() else ""
         return Finding("sandbox", bwrap(), "a checked file has no network and can write only to its scratch folder; "
                        f"{'on the CPU it has no sockets' if sockets else 'it has unix sockets'}{more}{alone}")
     command = None if bwrap() else _apt("bubblewrap")
     if not landlock_problem():
         held = Confinement(landlock=landlock.version(), sockets=sockets)
-        return Finding("sandbox", f"Landlock {held.landlock}", f"{why}; Landlock for a checked file: {held.held}{more}; bwrap "
-                       "would hold more: it hides other processes and the services of the machine", command)
+        works = (f"{why}; Landlock for a checked file: {held.held}{more}; bwrap would prevent more: it hides other processes "
+                 "and the services of the machine")
+        return Finding("sandbox", f"Landlock {held.landlock}", works, command)
     no_user = user_problem()
-    works = f"{why}; {landlock_problem()}; " + (f"{no_user}: a checked file runs as you, so read it first" if no_user else
-                                                "a checked file runs as another user if possible")
+    works = f"{why}; {landlock_problem()}; " + (f"{no_user}: a checked file runs with your rights, so read it first" if no_user
+                                                else "a checked file runs as another user if possible")
     return Finding("sandbox", None, works, command)
 
 

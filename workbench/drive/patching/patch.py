@@ -300,5 +300,5 @@ def _calls(inspected: Inspected, right: list[LayerRecipe]) -> dict[str, LayerCal
 
 def _measured_where(report: PatchReport) -> str:
     if report.emulated:
-        return "Judged on the CPU emulator. No time was measured: nobody knows whether these kernels are faster than PyTorch."
+        return "Judged on the CPU emulator. No time was measured: these kernels may be slower than PyTorch on a GPU."
     return f"Judged and timed on {report.device}. On another GPU the times differ."

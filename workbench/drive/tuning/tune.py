@@ -20,6 +20,7 @@ from ..machine.devices import resolve_device
 from ..running.execution import Execution
 from ..running.request import Run, RunRequest
 from ..running.runner import Runner
+from ..running.workers import is_elsewhere
 from ..sessions.session import Session
 from . import store
 from .feed import EFFORTS, Search, TuneFeed, TuneRequest, same_work, spaces
@@ -71,6 +72,12 @@ def asked(session: Session) -> TuneRequest:
         raise BadRequest(f"The tune of session {session.name} cannot be read: {error}.", field="resume") from error
 
 
+def cluster_kind(session: Session) -> str:
+    """The key of the kind of GPU of the session's last tune, if that was on a cluster; "" else."""
+    event = next((e for e in reversed(session.events()) if e.get("event") == EVENT), {"cluster": ""})
+    return str(event.get("cluster") or "")
+
+
 def limited(request: TuneRequest, trials: int | None, minutes: float | None, effort: str = "") -> TuneRequest:
     """The same tune with another limit, where one is given."""
     if trials is not None or minutes is not None or effort:
@@ -88,14 +95,15 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     `places`: measuring processes; () is the one device that is asked for, and for "auto" every GPU of the first one's kind.
     After an interrupt the result has the best so far. Without finals it has, too, and nothing is kept. Raises `BadRequest`.
     """
-    device_name = resolve_device(request.device)
+    device_name = places[0] if places else resolve_device(request.device)
     device = runner.device(device_name)
     if device.kind == "cuda" and with_finals and not request.templates:
         store.check()
     asked_for = spaces(request, device)
     on_space({d: space.explain() for d, space in asked_for.items()})
     there = {d: space for d, space in asked_for.items() if len(space)}
-    session.event(EVENT, request=request.to_json(), device=device.name)
+    session.event(EVENT, request=request.to_json(), device=device.name,
+                  cluster=device.key if is_elsewhere(device_name) else "")
     near = {d: store.near(space, device) for d, space in there.items()}
     found: dict[str, Final | None] = {}    # of the directions whose finals came to their end
     fell: dict[str, list[Trial]] = {}
@@ -189,9 +197,9 @@ def described(trial: Trial) -> str:
     return f"{trial.name} {trial.precision} {config}".rstrip()
 
 
-def explain(request: TuneRequest, runner: Runner) -> dict[str, Explained]:
-    """The space of each direction, before anything runs."""
-    device = runner.device(resolve_device(request.device))
+def explain(request: TuneRequest, runner: Runner, place: str = "") -> dict[str, Explained]:
+    """The space of each direction, before anything runs. `place`: where, if not on the device that is asked for."""
+    device = runner.device(place or resolve_device(request.device))
     return {d: space.explain() for d, space in spaces(request, device).items()}
 
 

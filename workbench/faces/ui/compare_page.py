@@ -171,8 +171,7 @@ def _table(pairs: list[report.Pair]) -> None:
             "direction": column.TextColumn(width=84),
             "B / A": column.NumberColumn(width=64, format="%.3g×", help="The time of B over that of A: above 1, A is faster"),
             "A": column.TextColumn(width=168), "B": column.TextColumn(width=168), **milliseconds,
-            "95 % interval": column.TextColumn(width=96, help="Of B / A; other samples would give a ratio within it in 95 of "
-                                               "100 cases"),
+            "95 % interval": column.TextColumn(width=96, help="The 95 % bootstrap interval of B / A"),
             "note": column.TextColumn(width=230), "config of A": column.TextColumn(width=260)})
 
 

@@ -288,7 +288,7 @@ def _refused(flags: tuple[str, ...]) -> str:
     """Why nvcc would not take these flags; "" where it does. Without nvcc only what is no flag at all is found."""
     stray = next((f for f in flags[:1] if not f.startswith("-")), "")
     if stray:
-        return f"{stray!r} is no compile flag; a flag begins with -."
+        return f"{stray!r} is not a compile flag; a flag begins with -."
     return refused_by_nvcc(find_toolchain(), flags) if flags else ""
 
 

@@ -3,15 +3,15 @@
     python -m workbench patch my_module:build_model --inputs my_module:inputs
     python -m workbench patch my_module:build_model --train --autocast bfloat16 --out kernels.py --figure model.html
 
-build_model returns a torch.nn.Module. inputs returns a tensor, a tuple of arguments or a dict of named ones. Your module is
-looked for in this folder first. It runs in a process of its own, with your rights and without a sandbox, as a training script
+build_model returns a torch.nn.Module. inputs returns a tensor, a tuple of arguments or a dict of named arguments. Python looks
+for your module in this folder first. It runs in its own process, with your rights and without a sandbox, as a training script
 does.
 
 A layer is replaced only if its kernels are judged right and are FASTER than PyTorch in your model, on this GPU. If the whole
 step gets slower, nothing is replaced. On the CPU the kernels are emulated and nothing is timed, so no layer is replaced unless
 --keep right is given.
 
-The file of --out has all kernels, patch(model) and unpatch(model). It needs torch, but no workbench.
+The file of --out has all kernels, patch(model) and unpatch(model). It needs torch, nvcc and ninja, but not the workbench.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Host:
             raise NameError(f"the file defines no class {name}; it has {', '.join(classes) or 'no nn.Module at all'}")
         self.cls = self.namespace[name]
         if isinstance(self.cls, type) and not issubclass(self.cls, torch.nn.Module):
-            raise TypeError(f"{name} is no nn.Module")
+            raise TypeError(f"{name} is not an nn.Module")
         signature = inspect.signature(self.cls.__init__)
         named = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
         defaults = {p.name: p.default for p in signature.parameters.values()
