@@ -42,6 +42,6 @@ else:  # `streamlit run app.py` imports this file, serves what is called `app`, 
     from starlette.middleware import Middleware
     from streamlit.starlette import App
 
-    from workbench.faces.ui.hosts import KnownHostsOnly
+    from workbench.faces.ui.allowed_hosts import KnownHostsOnly
 
     app = App(__file__, middleware=[Middleware(KnownHostsOnly)])

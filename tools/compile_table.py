@@ -7,7 +7,7 @@ Candidates: each variant, layer of the suites and precision, at the config that 
 what stands in for it. What cannot run on a GPU is not compiled; the table counts it by its reason. --best compiles the best
 known config of each cell instead. Answers are kept in the cache of the workbench, a second run asks only for new ones; --known
 asks nothing and shows what is there. --mend compiles the neighbours of each default that spills, and prints those without
-spills: what workbench/core/start.py is made from. Exits 1 if something spills, is serialised or does not compile.
+spills: what workbench/core/start_config.py is made from. Exits 1 if something spills, is serialised or does not compile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from workbench.core.layer import DIRECTIONS  # noqa: E402
 from workbench.core.precision import CLASSES, PRECISIONS_OF  # noqa: E402
 from workbench.core.presets import PRESETS, SUITES, preset  # noqa: E402
 from workbench.core.space import SearchSpace  # noqa: E402
-from workbench.core.start import start  # noqa: E402
+from workbench.core.start_config import start  # noqa: E402
 from workbench.core.template import render, render_batch  # noqa: E402
 from workbench.core.toolchain import Toolchain  # noqa: E402
 from workbench.core.variants import PRECISIONS, Variant, discover  # noqa: E402

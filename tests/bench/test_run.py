@@ -160,7 +160,7 @@ def test_compiled_ways_are_prepared_in_several_processes(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
-    (["--dtype", "bfloat16", "--precision", "tf32"], "The class tf32 is of float32; for bfloat16 choose bf16"),
+    (["--dtype", "bfloat16", "--precision", "tf32"], "The class tf32 is for float32; for bfloat16 choose bf16"),
     (["--suite", "models", "--layers", "hifigan-1", "--memory-format", "channels_last"], "for 2-D and 3-D only"),
     (["--device", "cpu"], "give --size small"), ([*WORDS, "--time-limit", "0"], "--time-limit is 0"),
     ([*WORDS, "--configs", "sweep"], "--configs sweep 16"), (["--check"], "--check needs the file"),

@@ -30,7 +30,7 @@ def chromium() -> Iterator:
     require(importlib.util.find_spec("playwright"), "playwright is not installed")
     from playwright import sync_api
     with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
 
@@ -76,7 +76,7 @@ def waiting_compiler(tmp_path, monkeypatch) -> None:
 
 @pytest.fixture
 def page(chromium, serving) -> Iterator:
-    context = chromium.new_context(viewport={"width": 1440, "height": 1300}, accept_downloads=True)
+    context = chromium.new_context(viewport={"width": 1440, "height": 1300}, accept_downloads=True, reduced_motion="reduce")
     context.set_default_timeout(200_000)
     page = context.new_page()
     page.foreign = []

@@ -87,7 +87,7 @@ def test_where_nothing_holds_it_gets_through_and_the_report_says_so(hold, checke
     report = checked_held(models.writes_elsewhere(victims))
     assert {"new", "folder", "link", "pipe", "by_sh", "by_child", "by_fork"} <= set(content(victims))
     assert {"kept", "empty"} & set(content(victims)) == set()
-    assert f"the file was not confined: {VARIABLE} is 'none'; it ran as you" in report_text(report)
+    assert f"the file was not confined: {VARIABLE} is 'none'; it ran with your rights" in report_text(report)
 
 
 @pytest.mark.parametrize("ways", ["landlock", "user"])
@@ -268,10 +268,10 @@ def test_the_doctor_says_what_would_hold(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv(VARIABLE, "landlock")
     found = next(f for f in doctor.examine() if f.name == "sandbox")
     assert found.found == f"Landlock {landlock.version()}" and "scratch folder" in found.works
-    assert f"sockets are not refused: {VARIABLE} is 'landlock'; bwrap would hold more" in found.works
+    assert f"sockets are not refused: {VARIABLE} is 'landlock'; bwrap would prevent more" in found.works
     monkeypatch.setenv(VARIABLE, "none")
     found = next(f for f in doctor.examine() if f.name == "sandbox")
-    assert found.found is None and "runs as you" in found.works
+    assert found.found is None and "runs with your rights" in found.works
 
 
 def test_under_landlock_a_process_may_name_its_own_threads_and_no_other_process(tmp_path: Path) -> None:

@@ -74,11 +74,15 @@ def test_an_output_of_another_shape_is_called_that(checked) -> None:
     assert failed(report)["kind"] == "WRONG_SHAPE"
 
 
-def test_a_copy_of_what_rounds_passes(checked) -> None:
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_copy_of_what_rounds_passes(checked, seed: int) -> None:
     """Among so many values PyTorch's own float32 rounds one to another whole number than float64."""
     text = reference(LINEAR, "(self.conv(x) * 100).round()", "65536, 16")
-    for seed in (1, 2):
-        assert failed(checked(file(LINEAR, "(self.conv(x) * 100).round()"), reference=text, seed=seed)) == {}
+    assert failed(checked(file(LINEAR, "(self.conv(x) * 100).round()"), reference=text, seed=seed)) == {}
+
+
+def test_what_rounds_otherwise_is_wrong(checked) -> None:
+    text = reference(LINEAR, "(self.conv(x) * 100).round()", "64, 16")
     assert failed(checked(file(LINEAR, "(self.conv(x) * 100).floor()"), reference=text))["values"] == "MISMATCH"
 
 
@@ -88,7 +92,8 @@ def test_a_reference_that_draws_is_refused(checked) -> None:
         checked(file(dropout, "self.conv(x) * 0"), reference=reference(dropout, "self.drop(self.conv(x))", "8, 16"))
 
 
-def test_a_gradient_that_is_zero_but_for_rounding_is_no_mistake(checked) -> None:
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_gradient_that_is_zero_but_for_rounding_is_no_mistake(checked, seed: int) -> None:
     """The bias before a normalisation has none: each way to compute it leaves another noise."""
     layers = f"{CONV}; self.norm = nn.BatchNorm2d(4, track_running_stats=False)"
     by_hand = '''self.normed(self.conv(x))
@@ -98,8 +103,9 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_no_mistake(checked) -> None
         scale = torch.rsqrt((y * y).mean((0, 2, 3), keepdim=True) - mean * mean + 1e-5) * self.norm.weight.view(1, -1, 1, 1)
         return y * scale + (self.norm.bias.view(1, -1, 1, 1) - mean * scale)'''
     text = reference(layers, "self.norm(self.conv(x))", "4, 3, 16, 16")
-    for seed in (1, 2):
-        assert set(failed(checked(file(layers, by_hand), reference=text, seed=seed))) == set()
+    assert set(failed(checked(file(layers, by_hand), reference=text, seed=seed))) == set()
+    if seed != 1:
+        return
     timed = checked(file(layers, "self.norm(self.conv(x))"), reference=text, time=True, effort="quick")
     assert timed.times["backward"].precision == "ieee" and timed.times["backward"].against, timed.times["backward"]
     wrong = by_hand.replace("return y", "return 0.999 * y")

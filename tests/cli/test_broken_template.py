@@ -47,7 +47,7 @@ def test_naming_it_is_refused_with_its_sentence(here, verb: str, templates: Path
 def test_a_validation_of_everything_does_not_pass_without_it(here, templates: Path) -> None:
     words = ["test", *SMALL, "--templates", str(templates), "--effort", "quick"]
     done = here(*words)
-    assert done.returncode == 1 and SENTENCE in done.stderr and "1 of 1 cases hold" in done.stdout, done.stderr
+    assert done.returncode == 1 and SENTENCE in done.stderr and "1 of 1 cases are right" in done.stdout, done.stderr
     assert here(*words, "--variant", "naive_gather").returncode == 0
 
 

@@ -38,7 +38,7 @@ def cli(*words: str, sessions: Path | None = None, program: tuple[str, ...] = ("
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_exit_codes(here, verb: str) -> None:
     done = here(verb, "--help")
-    assert done.returncode == 0 and "exit codes: 0 right, 1 judged and not right" in done.stdout
+    assert done.returncode == 0 and "exit codes: 0 right, 1 a result is wrong" in done.stdout
 
 
 def test_the_list_of_verbs_is_whole() -> None:
@@ -216,7 +216,7 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path
     (["export", "--preset", "kb74", "--forward", "naive_gather", "--set", "naive.BLOCK=64"], "There is no variant 'naive'"),
     (["show", "--trial", "ab12"], "--trial needs the name of its session"),
     (["show", "nowhere"], "'nowhere' is not a session; the sessions below"),
-    (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64,x"], "'x' is no whole number; write VARIANT.TUNABLE="),
+    (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64,x"], "'x' is not a whole number; write VARIANT."),
     (["run", "--preset", "kb74/small", "--no-baselines", "--baselines-only"], "measures nothing; give only one of them"),
     (["check", "/nonexist.py", "--preset", "kb74"], "/nonexist.py does not exist; name an existing file."),
     (["check", "/", "--preset", "kb74"], "/ is a folder; name a file."),
@@ -277,7 +277,7 @@ def test_headless_test_writes_junit_and_json(tmp_path: Path) -> None:
                "naive_gather", "--device", "cpu", "--junit", str(tmp_path / "j.xml"), "--json", str(tmp_path / "c.json"),
                program=("app.py",))
     assert done.returncode == 0, done.stderr
-    assert "3 of 3 cases hold." in done.stdout
+    assert "3 of 3 cases are right." in done.stdout
     suite = ElementTree.parse(tmp_path / "j.xml").getroot()
     assert suite.get("tests") == "3" and suite.get("failures") == "0"
     assert len(json.loads((tmp_path / "c.json").read_text())) == 3

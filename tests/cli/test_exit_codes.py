@@ -41,7 +41,7 @@ def test_a_killed_compiler_is_exit_3_and_resumed(tmp_path: Path) -> None:
     shown = [json.loads(line)["status"] for line in cli("show", "one", "--json", **place).stdout.splitlines()]
     assert shown == ["MACHINE_FAILED", "OK"]
     tested = cli("test", *ONE[:-1], KERNEL_WORKBENCH_CXX=killing(tmp_path), KERNEL_WORKBENCH_CACHE=str(tmp_path / "new"))
-    assert tested.returncode == 3 and "0 of 1 cases hold" in tested.stdout, tested.stdout + tested.stderr
+    assert tested.returncode == 3 and "0 of 1 cases are right" in tested.stdout, tested.stdout + tested.stderr
 
 
 @pytest.mark.parametrize("verb", ["run", "test"])

@@ -15,7 +15,7 @@ from workbench.core.layer import DIRECTIONS, ConvTranspose, Workload
 from workbench.core.precision import CLASSES_OF
 from workbench.core.presets import PRESETS, preset
 from workbench.core.space import SearchSpace
-from workbench.core.start import Start, start
+from workbench.core.start_config import Start, start
 from workbench.core.variants import discover, find
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")

@@ -11,6 +11,7 @@ import pytest
 from workbench.core.answers import CheckReport
 from workbench.core.check_parts import DirectionTimes, TimedWay
 from workbench.core.orders import ORDERS, Order
+from workbench.core.process_orders import ForkOrder, HostAnswer, HostAsked, LauncherOrder
 from workbench.core.replies import Checked
 from workbench.core.typed import Misfit, read, reader
 from workbench.measure.worker import OPS
@@ -44,6 +45,13 @@ def test_every_field_that_crosses_the_border_has_a_type(order: type[Order[Any]])
     for kind in (order, order.reply):
         assert is_dataclass(kind) and kind.__dataclass_params__.frozen and reader(kind)
         assert not list(untyped(kind, set()))
+
+
+@pytest.mark.parametrize("kind", [ForkOrder, LauncherOrder, HostAnswer, *get_args(HostAsked)])
+def test_the_processes_that_fork_others_are_asked_in_types_too(kind: type[Any]) -> None:
+    assert is_dataclass(kind) and kind.__dataclass_params__.frozen and not list(untyped(kind, set()))
+    with pytest.raises(Misfit, match="more is not known|is missing"):
+        read(kind, {"more": 1})
 
 
 def test_a_field_without_a_type_is_seen() -> None:

@@ -38,7 +38,7 @@ def test_the_guides_example_is_a_right_kernel(templates: Path) -> None:
     (templates / direction / f"{name}.cu").write_text(example[1])
     done = headless(templates)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{direction}/{name}" in done.stdout and "cases hold" in done.stdout
+    assert f"{direction}/{name}" in done.stdout and "cases are right" in done.stdout
 
 
 def test_a_copied_template_is_a_new_variant(templates: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_recorded_trial_is_written_as_it_was_read() -> None:
     (("resources", "sm_90"), {"k": {"registers": 8}}, "resources.sm_90.k.barriers is missing"),
     (("resources", "sm_90"), {"k": {**KERNEL, "registers": "8"}}, "resources.sm_90.k.registers is '8', not a whole number"),
     (("resources", "sm_90"), {"k": {**KERNEL, "colour": 1}}, "resources.sm_90.k.colour is not known"),
-    (("resources", "older"), {"k": KERNEL}, "resources.'older' is no architecture"),
+    (("resources", "older"), {"k": KERNEL}, "resources.'older' is not an architecture"),
     (("device",), {"kind": "cpu"}, "device.arch is missing"),
     (("detail",), {"against": {"ratio": 2.0}}, "detail.against.baseline is missing"),
     (("detail", "against"), [1], "detail.against is [1], not an object"),
@@ -100,7 +100,7 @@ def test_a_recorded_trial_is_written_as_it_was_read() -> None:
     (("workload", "layer", "stride"), "2", "workload.layer.stride is '2', not a list"),
     (("workload", "batch"), 0, "its workload is not valid: batch is 0; it must be 1 or more."),
     (("direction",), "sideways", "direction is 'sideways', which is not known"),
-    (("blobs", "source"), "../../etc/passwd", "the blob '../../etc/passwd' is no SHA-256"),
+    (("blobs", "source"), "../../etc/passwd", "the blob '../../etc/passwd' is not a SHA-256"),
 ])
 def test_the_sentence_names_the_place(place: tuple[str, ...], value: Any, sentence: str) -> None:
     line = next(t for t in lines("recorded-h200-kernelbench") if t["kind"] == "candidate" and "source" in t.get("blobs", {})

@@ -176,12 +176,12 @@ def test_a_full_disk_is_a_sentence_without_its_number() -> None:
 
 
 def test_bad_names_and_places_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="no plain file name"):
+    with pytest.raises(BadRequest, match="not a plain file name"):
         Session.create(tmp_path, "../up")
     with pytest.raises(BadRequest, match="is not a session"):
         Session.open(tmp_path / "nothing")
     (tmp_path / "text.zip").write_text("no zip")
-    with pytest.raises(BadRequest, match="is no zip"):
+    with pytest.raises(BadRequest, match="is not a zip"):
         unpack(tmp_path / "text.zip", tmp_path)
     assert issubclass(SessionFull, OSError)
 

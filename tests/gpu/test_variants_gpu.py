@@ -33,7 +33,7 @@ def runner() -> Iterator[Runner]:
 def test_every_variant_on_awkward_layers_in_all_dtypes_and_forms(runner: Runner) -> None:
     cases = validate(runner, Chosen("full"), device="cuda:0")
     bad = [c.line for c in cases if not c.ok]
-    print(f"{len(cases) - len(bad)} of {len(cases)} cases hold")
+    print(f"{len(cases) - len(bad)} of {len(cases)} cases are right")
     assert len(cases) > 1000 and not bad, "\n".join(bad[:40])
     named = {(v.key, precision) for v in discover() for precision in v.precision}
     assert {(c.variant, c.precision) for c in cases} == named
@@ -139,5 +139,5 @@ def test_twenty_random_layers(variant: Variant, runner: Runner) -> None:
             "cuda:0", rendered, build, RunRequest(workload, (), effort="quick", time=False))
         if result.status != "OK":
             bad.append(f"{workload.layer} x {list(workload.input_shape)}: {result.status} {result.headline}")
-    print(f"{len(found) - len(bad)} of {len(found)} random cases hold")
+    print(f"{len(found) - len(bad)} of {len(found)} random cases are right")
     assert not bad, "\n".join(bad)

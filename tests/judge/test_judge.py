@@ -19,13 +19,12 @@ from workbench.core.orders import BaselineOrder, DeviceOrder
 from workbench.core.presets import preset
 from workbench.core.replies import Event
 from workbench.core.trial import Status
-from workbench.measure import device
+from workbench.measure import device, truth
 from workbench.measure.kernel import launch
 from workbench.measure.kernel.judge import judge
 from workbench.measure.kernel.launch import Launcher, MissingSymbol, problem_of
 from workbench.measure.kernel.stage import Stage
 from workbench.measure.pytorch import baselines
-from workbench.measure.truth import reference
 
 from .bench import CROPPED, WORKLOAD, Apart, Built, bad_candidate, judge_apart, order
 
@@ -70,8 +69,8 @@ def test_a_timed_trial(naive: Built, scratch: Path) -> None:
 
 
 def test_a_truth_too_large_to_keep(naive: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(reference._KEPT_BYTES, "cpu", 0)
-    monkeypatch.setitem(reference._BLOCK_ELEMENTS, "cpu", 100)
+    monkeypatch.setitem(truth._KEPT_BYTES, "cpu", 0)
+    monkeypatch.setitem(truth._BLOCK_ELEMENTS, "cpu", 100)
     for direction in DIRECTIONS:
         for workload in (WORKLOAD, VOLUME):
             result = _judged(naive, workload, direction, tmp_path, time=True)

@@ -1,6 +1,8 @@
 """Run by test_asan.py in a process that has AddressSanitizer loaded: every variant over a few layers; prints `ran N`.
 
-Usage: python -m tests.kernels.asan_run TEMPLATES FOLDER [VARIANT_KEY]
+Usage: python -m tests.kernels.asan_run TEMPLATES FOLDER [VARIANT_KEY | every]
+
+A variant that is compiled for each layer runs on one of them, with `every` on all.
 """
 
 from __future__ import annotations
@@ -20,22 +22,24 @@ from .cases import CASES, FEW, label
 from .harness import build_emulated, candidate, run
 
 
-def served(variant: Variant) -> list[tuple[Candidate, Workload]]:
-    """Of a few layers those that the variant serves, else the first of all that it does."""
+def served(variant: Variant, number: int, *, every: bool) -> list[tuple[Candidate, Workload]]:
+    """Of a few layers those that the variant serves, else the first of all that it does. The variant's `number` says which it
+    gets if it gets one."""
     dtype = next(d for d in DTYPES if set(PRECISIONS_OF[d]) & set(variant.precision))
-    few = FEW if "runtime" in variant.forms else FEW[::4]  # where each layer is one more instance to compile
+    one_each = "runtime" not in variant.forms   # each layer is one more instance to compile
 
     def among(works: Sequence[Workload]) -> list[tuple[Candidate, Workload]]:
         found = [(candidate(variant, work, form=variant.forms[-1]), work) for work in (replace(w, dtype=dtype) for w in works)]
         return [(one, work) for one, work in found if why_not(one, sm=EMULATED_SM) is None]
 
-    return among(few) or among(CASES)[:1]
+    found = among(FEW[::4] if one_each else FEW) or among(CASES)[:1]
+    return [found[number % len(found)]] if one_each and not every else found
 
 
 def main(templates: Path, folder: Path, only: str = "") -> int:
     """0 when every run was right; an invalid access ends the process before that, with a report on stderr."""
-    chosen = [v for v in discover(templates) if only in ("", v.key)]
-    members = [member for variant in chosen for member in served(variant)]
+    chosen = [v for v in discover(templates) if only in ("", "every", v.key)]
+    members = [member for n, variant in enumerate(chosen) for member in served(variant, n, every=only == "every")]
     # A report names lines, and no variables. A function checks each access: g++ takes three quarters of the time.
     flags = (*ASAN_FLAGS, "-g1", "--param", "asan-instrumentation-with-call-threshold=0")
     library = build_emulated(list(dict.fromkeys(one for one, _ in members)), folder, flags=flags)

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.require import require
 from workbench.core.variants import TEMPLATES
 from workbench.measure.emulator import asan_environment, translate
@@ -26,9 +28,10 @@ def _run(templates: Path, folder: Path, *only: str) -> subprocess.CompletedProce
                           cwd=_ROOT, env={**os.environ, **(preload or {})}, capture_output=True, text=True, check=False)
 
 
-def test_every_variant_is_clean(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layers", ["one", pytest.param("every", marks=pytest.mark.long)])
+def test_every_variant_is_clean(layers: str, tmp_path: Path) -> None:
     started = time.monotonic()
-    done = _run(TEMPLATES, tmp_path)
+    done = _run(TEMPLATES, tmp_path, *([] if layers == "one" else ["every"]))
     print(f"\n{done.stdout.strip()} under AddressSanitizer: {time.monotonic() - started:.1f} s")
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
 

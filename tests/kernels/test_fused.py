@@ -25,11 +25,14 @@ CONFIGS = [{}, {"TILE": 32, "X_M_TILES": 2}, {"TILE": 64, "STAGES": 3, "STAGGER"
            {"TILE": 256, "STAGES": 4, "STAGGER": 1, "X_WARPS": 2, "X_UNROLL": 2, "BLOCKS": 132}]
 
 
-@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
-def test_both_gradients(precision: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("precision", "every"), [
+    ("tf32", False), ("tf32x3", False), pytest.param("tf32", True, marks=pytest.mark.long)])
+def test_both_gradients(precision: str, every: bool, tmp_path: Path) -> None:
+    """tf32 by the default config and one of the others, in turn; `every`: by all."""
     variant = find("fused_mma", "backward", root=TEMPLATES)
-    members = [(_exact(variant, work, precision, **config), work) for work in WORK
-               for config in (CONFIGS if precision == "tf32" else CONFIGS[:1])]
+    others = {number: CONFIGS if every else [CONFIGS[0], CONFIGS[1 + number % 3]] for number in range(len(WORK))}
+    members = [(_exact(variant, work, precision, **config), work) for number, work in enumerate(WORK)
+               for config in (others[number] if precision == "tf32" else CONFIGS[:1])]
     members = [(one, work) for one, work in members if why_not(one, sm=EMULATED_SM) is None]
     assert len({work.layer for _, work in members}) >= len(WORK) - (precision == "tf32x3")
     library = build_emulated(list(dict.fromkeys(one for one, _ in members)), tmp_path)

@@ -14,17 +14,21 @@ from workbench.core.candidate import EMULATED_SM, Candidate, problem_fields, why
 from workbench.core.layer import DTYPES, Workload
 from workbench.core.precision import PRECISIONS_OF
 from workbench.core.presets import MODELS
+from workbench.core.template import render, render_batch
 from workbench.core.variants import TEMPLATES, Variant, discover
+from workbench.measure.emulator import translate
 
 from .cases import CASES, FEW, label, macs
-from .harness import Library, build_emulated, candidate, run
+from .harness import Library, build_emulated, candidate, compile_quickly, run
 
 pytestmark = pytest.mark.xdist_group("matrix")  # one worker builds the libraries, once
 VARIANTS = discover(TEMPLATES)
 DIRECTIONS = sorted({v.direction for v in VARIANTS})
 FORMS = [(v, form) for v in VARIANTS for form in v.forms]
 TWO = [FEW[4], FEW[6]]  # for what is tried as constants too: each is one more instance to compile
-MANY = 12  # layers of which each is an instance to compile; of more, `make test` takes a part, `make test-long` the rest
+# Layers of which each is an instance to compile. Of more, `make test` takes a part, `make test-long` the rest. A variant with a
+# run-time form runs on every layer in that.
+MANY, MANY_AGAIN = 8, 4
 
 
 class Built:
@@ -65,9 +69,11 @@ def dtypes(variant: Variant) -> list[str]:
 
 
 def some(variant: Variant, form: str) -> list[Workload]:
-    """Two layers for general variants; one that it serves for the fast ones, whose instances are long to compile."""
-    if "runtime" in variant.forms:
+    """Two layers in the run-time form; else one that it serves, as each is an instance to compile."""
+    if form == "runtime":
         return TWO
+    if "runtime" in variant.forms:
+        return [TWO[VARIANTS.index(variant) % 2]]
     first = dtypes(variant)[0]
     return [w for w in (*TWO, *CASES[4:]) if runs(candidate(variant, replace(w, dtype=first), form=form))][:1]
 
@@ -81,7 +87,7 @@ def served(variant: Variant, form: str) -> list[tuple[int, Workload]]:
 def parts(variant: Variant, form: str) -> tuple[list[tuple[int, Workload]], list[tuple[int, Workload]]]:
     """Of these what `make test` runs, and the rest: of a variant that serves them all, others than of the one before it."""
     found = served(variant, form)
-    step = 1 if form == "runtime" else -(-len(found) // MANY)
+    step = 1 if form == "runtime" else -(-len(found) // (MANY_AGAIN if "runtime" in variant.forms else MANY))
     first = VARIANTS.index(variant) % step
     return found[first::step], [one for number, one in enumerate(found) if number % step != first]
 
@@ -174,7 +180,8 @@ def test_grad_bias_is_left_out_when_nobody_wants_it(variant: Variant, built: Bui
 
 def test_constant_library_refuses_another_layer(built: Built) -> None:
     variant = next(v for v in VARIANTS if {"constant", "runtime"} <= set(v.forms))  # a general one serves both layers
-    own, other = (replace(w, dtype=dtypes(variant)[0]) for w in TWO)
+    own = replace(some(variant, "constant")[0], dtype=dtypes(variant)[0])
+    other = next(w for w in TWO if w.layer != own.layer)
     assert problem_fields(own) != problem_fields(other)
     outcome = run(built[variant.direction, "constant"], candidate(variant, own, form="constant"), other)
     assert outcome.status == "LAUNCH_FAILED"
@@ -184,7 +191,11 @@ def test_all_directions_share_one_unit(tmp_path: Path) -> None:
     """Headers of different variants stand side by side in a batch: none may define another's names."""
     work = TWO[0]
     members = [candidate(v, replace(work, dtype=d), form=v.forms[-1]) for v in VARIANTS for d in dtypes(v)]
-    assert build_emulated([one for one in members if runs(one)], tmp_path).symbols
+    rendered = [render(one) for one in members if runs(one)]
+    source = tmp_path / "batch.cpp"
+    source.write_text(translate(render_batch(rendered)), encoding="utf-8")
+    made = compile_quickly(source, tmp_path / "none", ["-fsyntax-only"])
+    assert made.returncode == 0 and len(rendered) > len(VARIANTS), made.stderr[:6000]
 
 
 def test_more_blocks_than_one_row_of_the_grid_holds(tmp_path: Path) -> None:

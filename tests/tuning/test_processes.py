@@ -29,9 +29,10 @@ from workbench.drive.running.request import Row, Run, RunRequest
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.batch import BatchRequest, batch
+from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
 from workbench.drive.tuning.seen import BEGUN, Claims
 from workbench.drive.tuning.space import TuneSpace, key_of_trial
-from workbench.drive.tuning.tune import WON, TuneFeed, TuneRequest, TuneResult, asked, spaces, tune, used_s
+from workbench.drive.tuning.tune import WON, TuneResult, asked, tune, used_s
 from workbench.faces import exit_codes
 from workbench.faces.verbs.tune import suite_code
 
@@ -186,7 +187,7 @@ def test_a_suite_needs_a_limit_and_known_classes() -> None:
         BatchRequest("models", REQUEST)
     with pytest.raises(BadRequest, match="minutes is 0; give a number above 0"):
         BatchRequest("models", REQUEST, minutes=0)
-    with pytest.raises(BadRequest, match="'fp8' is no class; choose tf32, ieee, fp16, bf16"):
+    with pytest.raises(BadRequest, match="'fp8' is not a class; choose tf32, ieee, fp16, bf16"):
         BatchRequest("models", REQUEST, ("fp8",), minutes=1.0)
 
 
@@ -330,7 +331,7 @@ def test_without_a_device_that_answers_the_tune_ends(runner: Runner, tmp_path: P
         thread.start()
         result = tune(request, session, own)
         thread.join()
-    assert result.state == "failed" and "cpu does not answer any more. The last" in result.message
+    assert result.state == "failed" and "cpu does not answer any more. Its last message: " in result.message
     assert not [t for t in session.trials() if not t.ok]
     again = tune(request, session, runner, with_finals=False)
     assert again.state == "done" and of_the_search(session).most_common(1)[0][1] == 1 and again.trials == 5

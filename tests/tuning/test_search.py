@@ -226,7 +226,7 @@ def test_the_chart_tells_searches_apart_by_colour_and_dash(space: RecordedSpace)
 @pytest.mark.parametrize(("words", "said"), [
     (["nowhere.json"], "nowhere.json does not exist"),
     (["{broken}"], "is not JSON"),
-    (["{other}"], "is no cache file of Kernel Tuner (it has no cache) and no T4 file"),
+    (["{other}"], "is neither a cache file of Kernel Tuner (it has no cache) nor a T4 file"),
     (["{folder}"], "is a folder without a session"),
     (["{good}", "--searches", "clever"], "There is no search 'clever'; there are surrogate, random, tpe"),
     (["{good}", "--repeats", "0"], "--repeats 0 is too few"),

@@ -32,20 +32,11 @@ from workbench.drive.searching.points import Points, Seen
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning import store, text
 from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
+from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
 from workbench.drive.tuning.finals import Final, finals, odd_workloads
 from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
-from workbench.drive.tuning.tune import (
-    WON,
-    TuneFeed,
-    TuneRequest,
-    TuneResult,
-    Winner,
-    _known_final,
-    explain,
-    spaces,
-    tune,
-)
+from workbench.drive.tuning.tune import WON, TuneResult, Winner, _known_final, explain, tune
 from workbench.faces import exit_codes
 from workbench.faces.notebook import Tuned
 from workbench.faces.verbs.tune import exit_code
@@ -319,7 +310,7 @@ def test_what_was_wrong_on_an_odd_size_stays_wrong_after_a_restart(tmp_path: Pat
 
 def test_what_the_machine_stood_in_the_way_of_teaches_nothing(tmp_path: Path, right: list[Trial],
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.drive.tuning.tune.propose", lambda points, seen, pending, count, *, seed: list(pending))
+    monkeypatch.setattr("workbench.drive.tuning.feed.propose", lambda points, seen, pending, count, *, seed: list(pending))
     search = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0])).searches["forward"]
     search.take(replace(right[0], status=Status.MACHINE_FAILED, kernel_ms=None), search.space.keys[3])
     assert not search.seen and search.propose(1, set(), 0) == [3], "it is not proposed again"
@@ -387,7 +378,7 @@ def test_a_finalist_is_not_wrong_because_the_machine_failed(tmp_path: Path, righ
 
 def test_claims_of_what_was_judged_meanwhile_count_once(tmp_path: Path, right: list[Trial],
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.drive.tuning.tune.propose", lambda points, seen, pending, count, *, seed: [0] * count)
+    monkeypatch.setattr("workbench.drive.tuning.feed.propose", lambda points, seen, pending, count, *, seed: [0] * count)
     search = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0])).searches["forward"]
     places = range(len(search.points))
     half = set(places[:len(places) // 2 + 1])
@@ -400,7 +391,7 @@ def test_claims_of_what_was_judged_meanwhile_count_once(tmp_path: Path, right: l
 def test_what_was_seen_stays_in_the_order_of_time(tmp_path: Path, right: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
     """The search fits its model to a prefix of what was seen, and keeps it while the prefix is the same."""
     search, asked = fed(Session.create(tmp_path, "s"), ON_GPU, gpu_of(right[0])).searches["forward"], list[list[Seen]]()
-    monkeypatch.setattr("workbench.drive.tuning.tune.propose", lambda points, seen, *more, **named: asked.append(seen) or [])
+    monkeypatch.setattr("workbench.drive.tuning.feed.propose", lambda points, seen, *more, **named: asked.append(seen) or [])
     for number, place in enumerate((7, 3, 9, 1)):
         search.take(replace(right[0], trial_id=f"{number:012x}"), search.space.keys[place])
         search.propose(1, set(), 0)
@@ -465,7 +456,7 @@ def test_what_the_run_is_doing_is_told_before_its_first_trial(tmp_path: Path, ri
 
 
 def test_a_class_of_another_dtype_names_the_dtype() -> None:
-    with pytest.raises(BadRequest, match="'bf16' is no class of float32; choose tf32, ieee, or tune .* --dtype bfloat16."):
+    with pytest.raises(BadRequest, match="'bf16' is not a class of float32; choose tf32, ieee, or tune .* --dtype bfloat16."):
         class_for(WORK, "forward", "sm_90", "bf16")
 
 
@@ -493,7 +484,7 @@ def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runn
         gone = {one.point for one in seen} | set(pending)
         return [i for i in range(len(points)) if i not in gone][:count]
 
-    monkeypatch.setattr("workbench.drive.tuning.tune.propose", next_ones)
+    monkeypatch.setattr("workbench.drive.tuning.feed.propose", next_ones)
     judged = Judged(status=Status.OK, headline="Right in all checks.", errors=one.errors, kernel_ms=one.kernel_ms,
                     samples=(1.0,) * 60)
     with Claims(session) as claims:

@@ -39,7 +39,7 @@ class Confinement:
         if self.bwrap:
             return "the file ran in bwrap: no network, own scratch folder, the rest of the disk read-only"
         if not self.landlock and not self.user:
-            return f"the file was not confined: {self.why}; it ran as you, {_ALONE}{self._no_network}"
+            return f"the file was not confined: {self.why}; it ran with your rights, {_ALONE}{self._no_network}"
         how = " ".join([*(["under Landlock"] if self.landlock else []), *([f"as user {self.user}"] if self.user else [])])
         return f"the file ran {how}: {self.held} ({self.why})"
 

@@ -25,7 +25,7 @@ from .layer import FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
 from .precision import CLASSES
 from .presets import PRESETS, SIZES
 from .space import SearchSpace
-from .start import Start, start
+from .start_config import Start, start
 from .variants import Variant, discover
 
 # What comes first was the fastest on most of the measured layers that it serves. The last one serves every layer.

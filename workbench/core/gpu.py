@@ -38,5 +38,5 @@ def sm_of(arch: str) -> int:
     """90 of "sm_90" or "sm_90a"."""
     found = re.fullmatch(r"sm_(\d+)[af]?", arch)
     if not found:
-        raise BadRequest(f"{arch!r} is no GPU architecture; write sm_90.", field="arch")
+        raise BadRequest(f"{arch!r} is not a GPU architecture; write sm_90.", field="arch")
     return int(found[1])

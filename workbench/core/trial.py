@@ -216,7 +216,7 @@ def _unusable(trial: Trial) -> str | None:
                 return f"{place}.{name} is {getattr(timing, name)}, not a time"
     for blob in (*trial.blobs.values(), *(t.samples_blob for t in timings.values() if t.samples_blob)):
         if not _SHA256.match(blob):
-            return f"the blob {ascii(blob)[:40]} is no SHA-256"
+            return f"the blob {ascii(blob)[:40]} is not a SHA-256"
     if strange := next((arch for arch in trial.resources if not any(c.isdigit() for c in arch)), None):
-        return f"resources.{ascii(strange)} is no architecture"
+        return f"resources.{ascii(strange)} is not an architecture"
     return None

@@ -132,7 +132,8 @@ def trial_from(text: str) -> tuple[Trial, Session]:
     """The trial that "SESSION:ID" names, by the beginning of its id or of its candidate's id. Raises `BadRequest`."""
     name, sign, begin = text.rpartition(":")
     if not sign or not begin:
-        raise BadRequest(f"{text!r} names no trial; write SESSION:TRIAL with the beginning of its id.", field="trial")
+        raise BadRequest(f"{text!r} is not a trial; write SESSION:TRIAL, where TRIAL is the beginning of its id.",
+                         field="trial")
     session = session_from(name)
     found = [t for t in session.trials() if t.trial_id.startswith(begin) or t.candidate_id.startswith(begin)]
     if len({t.candidate_id or t.trial_id for t in found}) != 1:
@@ -150,7 +151,7 @@ def source_from(text: str) -> str | Candidate:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadRequest(f"{text} cannot be read: {why}. Name a template or a rendering, or SESSION:TRIAL.",
                          field="source") from error
 
@@ -162,7 +163,8 @@ def fork_candidates(text: str, fork_of: str, workload: Workload | None, chosen: 
     if ":" in fork_of:
         trial, session = trial_from(fork_of)
         if any(v for k, v in chosen.items() if k != "templates" and v != "constant") or workload not in (None, trial.workload):
-            raise BadRequest("Layer, config and flags are those of the trial that is forked; leave them out.", field="source")
+            raise BadRequest("With a trial as --fork-of, layer, config and flags are those of the trial; leave them out.",
+                             field="source")
         return trial.workload, [fork_of_trial(text, trial, session, templates=chosen.get("templates"))]
     if workload is None:
         raise BadRequest("Give --preset or --layer, the layer to run on, or --fork-of SESSION:TRIAL.", field="layer")

@@ -18,7 +18,7 @@ VERBS = {
     "app": "serve the page in the browser",
     "doctor": "list what this machine has, what works, and the command that installs what is missing",
     "variants": "list the kernel templates",
-    "presets": "list the named layers: KernelBench's 17 and 22 of published models",
+    "presets": "list the named layers: 17 of KernelBench and 22 of published models",
     "run": "build, judge and time candidates on one layer",
     "show": "list the trials of a session, or all sessions",
     "compare": "compare two sessions",
@@ -27,9 +27,9 @@ VERBS = {
     "check": "check a ModelNew file against a reference: values, gradients, time",
     "bench": "measure the layers of a suite, and print or write the table",
     "export": "write the chosen kernels as one self-contained ModelNew file",
-    "tune": "find the fastest right kernel of a layer on this machine, and keep it",
-    "patch": "replace the transposed convolutions of a model by kernels that are faster",
-    "test": "check variants on awkward layers and print one line a case",
+    "tune": "find the fastest right kernel of a layer on this machine, and store it",
+    "patch": "replace the transposed convolutions of a model with faster kernels",
+    "test": "check variants on awkward layers and print one line per case",
     "selftest": "run the adversarial test suite on this machine",
     "pack": "make one zip of a session, or open such a zip",
     "cache": "show or empty the cache of built libraries",
@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                   f"doctor' says what else is missing).", file=sys.stderr)
             return NOTHING_RAN
         traceback.print_exc()
-        print("The workbench itself has failed. This is a defect of the workbench and says nothing about a kernel. Please "
-              "report it with the lines above.", file=sys.stderr)
+        print("The workbench itself has failed. This is a defect of the workbench, not of a kernel. Please report it with the "
+              "lines above.", file=sys.stderr)
         return CRASHED
 
 

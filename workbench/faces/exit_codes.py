@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from ..core.trial import NOT_JUDGED, Status
 
 RIGHT, WRONG, BAD_REQUEST, NOTHING_RAN, CRASHED, INTERRUPTED = 0, 1, 2, 3, 70, 130
-WORDS = ("exit codes: 0 right, 1 judged and not right, 2 a bad request, 3 nothing could run, 70 a defect of the workbench "
-         "itself, 130 interrupted")
+WORDS = ("exit codes: 0 right, 1 a result is wrong, 2 bad request, 3 nothing could run, 70 defect of the workbench, 130 "
+         "interrupted")
 
 
 def of(statuses: Iterable[str]) -> int:

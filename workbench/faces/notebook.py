@@ -33,7 +33,8 @@ from ..drive.running.runner import Runner
 from ..drive.sessions.recorded import WHAT, text_of
 from ..drive.sessions.session import Session
 from ..drive.tuning import text as tuning_text
-from ..drive.tuning.tune import TuneRequest, TuneResult, asked, limited
+from ..drive.tuning.feed import TuneRequest
+from ..drive.tuning.tune import TuneResult, asked, limited
 from ..drive.tuning.tune import tune as tune_layer
 from .arguments import (
     check_folder,

@@ -3,8 +3,8 @@
     python -u -m workbench.measure.fork_server SOCKET_FD
 
 `drive.machine.forked` is the other side. This process has imported torch and nothing of the judge, so two workers share no
-drawn seed. It runs no order and never uses a GPU. Each message brings the words after `python -m`, the folder, the variables,
-and descriptors: requests, replies, the log, and a channel on which the worker says its number, and this process how it ended.
+drawn seed. It runs no order and never uses a GPU. Each message is a `ForkOrder` of core/process_orders.py and brings
+descriptors: requests, replies, the log, and a channel on which the worker says its number, and this process how it ended.
 A worker stays a zombie until its channel is closed, so that no signal to it reaches another process.
 """
 
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 _FDS = 4                      # what comes with each message: requests, replies, log, channel
 _MOST_BYTES = 1 << 18         # of a message
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> NoReturn:
                 if not _hung_up(channel):
                     pid = os.fork()
                     if pid == 0:
-                        _become(json.loads(data), fds, [asked.detach(), woken, wakes, *workers])
+                        _become(data, fds, [asked.detach(), woken, wakes, *workers])
                     workers[channel] = pid
                     poll.register(channel, 0)
                 for other in fds[:-1] if channel in workers else fds:
@@ -94,7 +94,7 @@ def _end(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def _become(message: dict[str, Any], fds: list[int], others: list[int]) -> NoReturn:
+def _become(message: bytes, fds: list[int], others: list[int]) -> NoReturn:
     """Be `python -u -m MODULE KIND REQUEST_FD REPLY_FD`, in a session of its own, until the end of this process."""
     code = 1
     try:
@@ -109,13 +109,16 @@ def _become(message: dict[str, Any], fds: list[int], others: list[int]) -> NoRet
         os.write(channel, b"began %d\n" % os.getpid())
         os.close(log)
         os.close(channel)
-        os.chdir(message["folder"])
+        from ..core.process_orders import ForkOrder  # not before: the server itself knows nothing of the workbench
+        from ..core.typed import read
+        order = read(ForkOrder, json.loads(message))
+        os.chdir(order.folder)
         if not sys.flags.safe_path:
-            sys.path[0] = message["folder"]
+            sys.path[0] = order.folder
         os.environ.clear()
-        os.environ.update(message["environment"])
+        os.environ.update(order.environment)
         tempfile.tempdir = None  # it hangs on a variable
-        module, kind = message["words"]
+        module, kind = order.words
         Path("/proc/self/comm").write_text(f"worker {kind}", encoding="utf-8")  # as `ps` and `top` show it
         sys.argv = [module, kind, str(requests), str(replies)]
         runpy.run_module(module, run_name="__main__", alter_sys=True)

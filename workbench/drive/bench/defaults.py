@@ -67,20 +67,23 @@ class DefaultConfig:
 
 
 def default_configs(sessions: Iterable[Session]) -> list[DefaultConfig]:
-    """For every cell with a GPU time in a session. Times of two sessions are not compared; variants that are
-    gone do not count."""
-    found = []
+    """For every cell with a GPU time. Times of two sessions are not compared: where several hold a cell, it comes from one that
+    timed the default, else from one that timed most of its candidates. Variants that are gone do not count."""
+    chosen: dict[tuple[str, ...], tuple[tuple[bool, int], DefaultConfig]] = {}
     for session in sessions:
         cells: dict[tuple[str, ...], list[Trial]] = {}
         for trial in session.trials():
             if trial.kind == "candidate" and trial.ok and trial.kernel_ms and trial.device.kind == "cuda" and _config(trial):
                 cells.setdefault((*trial.place, trial.direction, class_of(trial.precision)), []).append(trial)
-        for trials in cells.values():
+        for key, trials in cells.items():
             best = min(trials, key=lambda t: t.kernel_median_ms)
             same = [t for t in trials if (t.name, t.precision) == (best.name, best.precision)]
             defaults = [t for t in same if _config(t) == find(t.name, t.direction).default_config]
-            found.append(DefaultConfig(best, min(defaults, key=lambda t: t.kernel_median_ms, default=None)))
-    return found
+            one = DefaultConfig(best, min(defaults, key=lambda t: t.kernel_median_ms, default=None))
+            known = bool(defaults), len(trials)
+            if key not in chosen or known > chosen[key][0]:
+                chosen[key] = known, one
+    return [one for _, one in chosen.values()]
 
 
 def default_configs_table(found: Iterable[DefaultConfig]) -> str:

@@ -21,11 +21,12 @@ _CLASS = {"tf32": "TF32", "ieee": "fp32-accurate (`ieee`, `tf32x3`)", "fp16": "f
 
 def short(cells: Sequence[Cell]) -> str:
     """README's table of each suite: a few layers, a column a direction, of its first class; the geometric means of all."""
-    lines = ["A cell says, line by line:", "",
-             "1. the speed-up (PyTorch's time divided by ours), our time and PyTorch's in ms, and PyTorch's fastest mode;",
+    lines = ["Each cell has two or three lines:", "",
+             "1. the speed-up (PyTorch's time divided by ours), our time and PyTorch's in ms, and the name of PyTorch's "
+             "fastest mode;",
              "2. if the session measured it: the speed-up against the strongest formulation in PyTorch, and PyTorch's ms in "
              "channels_last without conversions;",
-             "3. the share of the physical limit, and the relative L2 error to float64.", "",
+             "3. the physical limit of the GPU (the *floor*) divided by our time, and the relative L2 error to float64.", "",
              "A † marks a missed target. [docs/benchmark.md](docs/benchmark.md) has all cells, variants and configs, and the "
              "reason for each miss."]
     for suite, of_suite in _suites(cells).items():
@@ -106,7 +107,7 @@ def _origin(cells: Sequence[Cell]) -> str:
 def _held_down(cells: Sequence[Cell]) -> str:
     """How many of the cells show a time that was taken while the GPU had lowered its clock."""
     count = sum(any(t is not None and "throttled" in t.flags for t in (c.best, c.baseline)) for c in cells)
-    return (f" In {count} of all {len(cells)} cells of the session the GPU lowered its clock (power limit) during the timing."
+    return (f" In {count} of {len(cells)} cells the GPU lowered its clock during the timing, because of its power limit."
             if count else "")
 
 

@@ -49,8 +49,8 @@ def ship(session: Session, name: str, root: Path) -> tuple[Path, int]:
         packed = copy.pack(Path(folder) / f"{name}.zip")
         size = packed.stat().st_size
         if size > MOST_BYTES:
-            raise BadRequest(f"{name} would take {bytes_decimal(size)}; at most {bytes_decimal(MOST_BYTES)} ship. Split "
-                             f"the bench with --layers, or sweep less.")
+            raise BadRequest(f"{name} would take {bytes_decimal(size)}; the limit is {bytes_decimal(MOST_BYTES)}. Split the "
+                             "bench with --layers, or sample fewer configs.")
         shutil.copyfile(packed, target)
     return target, size
 

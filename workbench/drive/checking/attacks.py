@@ -137,8 +137,8 @@ def chosen(names: Sequence[str]) -> list[Attack]:
     unknown = next((n for n in names if n not in {a.name for a in there}), None)
     if unknown is not None:
         near = difflib.get_close_matches(unknown, [a.name for a in there], n=1)
-        raise BadRequest(f"There is no attack {unknown!r}; " + (f"did you mean {near[0]}?" if near else "leave --only away to "
-                         "see them all."), field="only")
+        hint = f"did you mean {near[0]}?" if near else "leave out --only to run all of them."
+        raise BadRequest(f"There is no attack {unknown!r}; {hint}", field="only")
     return [a for a in there if a.kind == "control" or a.name in names]
 
 

@@ -68,7 +68,7 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
     recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
     first = recipes[0]
     if class_name and (not class_name.isidentifier() or keyword.iskeyword(class_name) or class_name in _names_taken()):
-        raise BadRequest(f"class_name {class_name!r} cannot be a class of the file: it is no Python name, or one that "
+        raise BadRequest(f"class_name {class_name!r} cannot be a class of the file: it is not a Python name, or one that "
                          "the file uses; choose ModelNew.", field="class_name")
     if constructor is not None and constructor.layer != first.layer:
         raise BadRequest(f"The recipe is for {first.layer}, preset {constructor.name} is {constructor.layer}; "
@@ -115,7 +115,7 @@ def suite_files(suite: str, arch: str, *, precision: str = "") -> Iterator[tuple
         rows += [_table_row(name, preset.name, entry) for entry in used]
     yield "README.md", "\n".join([
         f"# Files of the suite {suite} for {arch}", "",
-        "Times are of the kernels alone, medians with a cold L2. A direction without a row is PyTorch's.",
+        "Times are of the kernels alone, medians with a cold L2. PyTorch computes a direction that has no row.",
         "To compare a file with PyTorch on your GPU: `python FILE --check`.", "",
         f"Written by `{command(['--suite', suite], arch, precision)} --out FOLDER`.", "",
         "| file | layer | direction | kernel | ms | PyTorch ms |", "|---|---|---|---|---|---|", *rows, ""])

@@ -60,9 +60,8 @@ class Shared(Generic[T]):
                 item = self._next()
                 if item is not None:
                     return item
-                with self._counting:
-                    if self._ended and not self._out and not self._returned:
-                        return None
+                if self.over:
+                    return None
             time.sleep(_POLL_S)
 
     def done(self) -> None:
@@ -78,6 +77,12 @@ class Shared(Generic[T]):
         """Nothing more is given out."""
         with self._counting:
             self._ended, self._returned, self._out = True, [], 0
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left, and nobody holds anything."""
+        with self._counting:
+            return self._ended and not self._out and not self._returned
 
     def _next(self) -> T | None:
         with self._counting:

@@ -7,12 +7,14 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from ...core import landlock, numbers
 from ...core.ceilings import ceilings_for, kept
 from ...core.confinement import Confinement, bwrap, bwrap_problem, landlock_problem, seccomp_problem, user_problem
-from ...core.env import find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
+from ...core.env import Gpu, TorchInfo, find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
+from ...core.toolchain import Toolchain
 
 _FOR_A_GPU = ("torch", "torch for the GPU", "nvcc")
 _PACKAGES = {"numpy": "needed for every check", "pandas": "tables of trials, also on the command line",
@@ -87,7 +89,7 @@ def _platform() -> Finding:
     return Finding("platform", label, problem or "supported", problem)
 
 
-def _torch(torch: Any) -> Finding:
+def _torch(torch: TorchInfo) -> Finding:
     if not torch.version:
         return Finding("torch", None, "needed for every check",
                        f"{sys.executable} -m pip install torch")
@@ -102,19 +104,19 @@ def _package(name: str) -> Finding:
         return Finding(name, None, _PACKAGES[name], f"{sys.executable} -m pip install {name}")
 
 
-def _compiler(tools: Any) -> Finding:
+def _compiler(tools: Toolchain) -> Finding:
     if not tools.cxx:
         return Finding("C++ compiler", None, "builds the kernels for the emulator", _apt("g++"))
     return Finding("C++ compiler", f"{tools.cxx} {tools.cxx_version}", "device cpu: kernels run on the emulator")
 
 
-def _ninja(tools: Any) -> Finding:
+def _ninja(tools: Toolchain) -> Finding:
     if not tools.ninja:
         return Finding("ninja", None, "needed by load_inline to build", f"{sys.executable} -m pip install ninja")
     return Finding("ninja", str(tools.ninja), "needed by load_inline to build")
 
 
-def _gpu(cards: list[Any]) -> Finding:
+def _gpu(cards: list[Gpu]) -> Finding:
     if not cards:
         return Finding("GPU", None, "needed for real times; everything else works without a GPU")
     names = ", ".join(f"cuda:{c.index} {c.name}" for c in cards)
@@ -132,7 +134,7 @@ def _ceilings(name: str) -> Finding:
         "measured on this machine" if here else "as shipped; the first timed run measures them"))
 
 
-def _nvcc(tools: Any, torch: Any, has_gpu: bool) -> Finding:
+def _nvcc(tools: Toolchain, torch: TorchInfo, has_gpu: bool) -> Finding:
     if not tools.nvcc:
         works = "builds kernels for the GPU; without it registers and occupancy are unknown"
         return Finding("nvcc", None, works, _nvcc_command(torch))
@@ -142,14 +144,14 @@ def _nvcc(tools: Any, torch: Any, has_gpu: bool) -> Finding:
     return Finding("nvcc", f"{tools.nvcc} {tools.nvcc_version}", problem or works, problem)
 
 
-def _torch_for_gpu(torch: Any, has_gpu: bool) -> Finding | None:
+def _torch_for_gpu(torch: TorchInfo, has_gpu: bool) -> Finding | None:
     if not has_gpu or not torch.version or torch.cuda:
         return None
     return Finding("torch for the GPU", None, "there is a GPU, but this torch is a CPU build",
                    f"{sys.executable} -m pip install --force-reinstall torch")
 
 
-def _optional(name: str, path: Any, works: str, how: str) -> Finding:
+def _optional(name: str, path: Path | None, works: str, how: str) -> Finding:
     return Finding(name, str(path) if path else None, works if path else f"{works} ({how}; optional)")
 
 
@@ -159,17 +161,18 @@ def _sandbox() -> Finding:
     sockets = "" if seccomp_problem() else "all"
     more = f"; sockets are not refused: {seccomp_problem()}" if seccomp_problem() else ""
     if not why:
-        alone = f"; Landlock inside bwrap would hold more: {landlock_problem()}" if landlock_problem() else ""
+        alone = f"; Landlock inside bwrap would prevent more: {landlock_problem()}" if landlock_problem() else ""
         return Finding("sandbox", bwrap(), "a checked file has no network and can write only to its scratch folder; "
                        f"{'on the CPU it has no sockets' if sockets else 'it has unix sockets'}{more}{alone}")
     command = None if bwrap() else _apt("bubblewrap")
     if not landlock_problem():
         held = Confinement(landlock=landlock.version(), sockets=sockets)
-        return Finding("sandbox", f"Landlock {held.landlock}", f"{why}; Landlock for a checked file: {held.held}{more}; bwrap "
-                       "would hold more: it hides other processes and the services of the machine", command)
+        works = (f"{why}; Landlock for a checked file: {held.held}{more}; bwrap would prevent more: it hides other processes "
+                 "and the services of the machine")
+        return Finding("sandbox", f"Landlock {held.landlock}", works, command)
     no_user = user_problem()
-    works = f"{why}; {landlock_problem()}; " + (f"{no_user}: a checked file runs as you, so read it first" if no_user else
-                                                "a checked file runs as another user if possible")
+    works = f"{why}; {landlock_problem()}; " + (f"{no_user}: a checked file runs with your rights, so read it first" if no_user
+                                                else "a checked file runs as another user if possible")
     return Finding("sandbox", None, works, command)
 
 
@@ -182,6 +185,6 @@ def _apt(package: str) -> str:
     return f"sudo apt-get install {package}" if shutil.which("apt-get") else f"install {package} with your package manager"
 
 
-def _nvcc_command(torch: Any) -> str:
+def _nvcc_command(torch: TorchInfo) -> str:
     major = torch.cuda or "13.0"
     return f'{sys.executable} -m pip install "cuda-toolkit[nvcc,cudart,cccl,nvrtc]=={major}.*"'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -13,6 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+
+from ...core.process_orders import ForkOrder
+from ...core.typed import to_json
 
 _SERVER = "workbench.measure.fork_server"  # its name: what imports torch is never imported here
 # Read when they are needed. Python, torch or a library below it may have read any other one when it was loaded.
@@ -127,7 +129,7 @@ class _Server:
                 env=dict(environment))
 
     def fork(self, words: Sequence[str], fds: Sequence[int], environment: Mapping[str, str]) -> Forked:
-        message = json.dumps({"words": list(words), "folder": os.getcwd(), "environment": dict(environment)}).encode()
+        message = to_json(ForkOrder(tuple(words), os.getcwd(), dict(environment))).encode()
         ours, theirs = socket.socketpair()
         with theirs:
             try:

@@ -30,7 +30,7 @@ class LiveModel:
             raise BadRequest(f"model is {type(model).__name__}; give a torch.nn.Module, or the text 'my_module:build_model'.",
                              field="model")
         if inputs is None:
-            raise BadRequest("inputs is not given; give a tensor, a tuple of arguments or a dict of named ones.",
+            raise BadRequest("inputs is not given; give a tensor, a tuple of arguments or a dict of named arguments.",
                              field="inputs")
         self._model, self._inputs = model, inputs
         self._file: Any = None

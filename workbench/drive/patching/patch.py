@@ -45,8 +45,9 @@ from ..running.runner import Runner
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 from ..sessions.recorded import recipe_from_trials
 from ..sessions.session import Session
+from ..tuning.feed import TuneRequest
 from ..tuning.store import tuned_here
-from ..tuning.tune import TuneRequest, tune
+from ..tuning.tune import tune
 from .choose import GENERAL, Chosen, choose, distinct
 from .write import LayerRecipe, patch_text
 
@@ -282,5 +283,5 @@ def _calls(inspected: Inspected, right: list[LayerRecipe]) -> dict[str, LayerCal
 
 def _measured_where(report: PatchReport) -> str:
     if report.emulated:
-        return "Judged on the CPU emulator. No time was measured: nobody knows whether these kernels are faster than PyTorch."
+        return "Judged on the CPU emulator. No time was measured: these kernels may be slower than PyTorch on a GPU."
     return f"Judged and timed on {report.device}. On another GPU the times differ."

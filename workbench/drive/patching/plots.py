@@ -46,7 +46,7 @@ def described(report: PatchReport) -> str:
     """The figure in a sentence, for those who cannot see it."""
     rows = [f"{row.found.name} {numbers.share(row.found.share)}, {'patched' if row.kept else 'left'}"
             for row in report.layers]
-    return "Share of the step's time of each layer: " + ("; ".join(rows) or "there is none") + "."
+    return "Share of each layer in the time of the step: " + ("; ".join(rows) or "there is none") + "."
 
 
 def _speeds(made: go.Figure, report: PatchReport, place: dict[str, int], colours: dict[str, str]) -> None:

@@ -51,11 +51,11 @@ def patch_text(name: str, layers: Sequence[LayerRecipe], *, notes: Sequence[str]
 def _docstring(name: str, layers: Sequence[LayerRecipe], notes: Sequence[str]) -> str:
     lines = [f'"""CUDA kernels for the transposed convolutions of {name}.', "",
              "    import this_file", "    this_file.patch(model)      # undo: this_file.unpatch(model)", "",
-             "A layer is patched if it has the numbers of one of these layers; PyTorch computes all else:", ""]
+             "A layer is patched if it has the parameters of one of these layers; PyTorch computes everything else:", ""]
     for one in layers:
         names = ", ".join(path or "the model itself" for path in one.paths)
         lines.append(f"    {one.workload.layer} in {one.workload.dtype}: {names}")
         lines += [f"        {d:<12} {words}" for d, words in one.parts.items()]
     lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))] if notes else []
     return "\n".join([*lines, "", "`python FILE --check` compares and times each layer against PyTorch here.",
-                      "Needs torch, nvcc and ninja, and no workbench. A kernel is compiled at its first use.", '"""'])
+                      "Needs torch, nvcc and ninja, but not the workbench. A kernel is compiled at its first use.", '"""'])

@@ -256,22 +256,22 @@ def _results(path: Path, data: Any) -> list[_Result]:
     if isinstance(data, dict) and isinstance(data.get("cache"), dict):
         names = data.get("tune_params_keys")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise BadRequest(f"{path} is no cache file of Kernel Tuner: it has no list tune_params_keys; name another file.")
+            raise BadRequest(f"{path} is not a cache file of Kernel Tuner: it has no list tune_params_keys; name another file.")
         lines = list(data["cache"].items())
         return [_cached(path, key, line, names, str(data.get("objective") or "time")) for key, line in lines]
     if isinstance(data, dict) and isinstance(data.get("results"), list):
         try:
             return [_of_t4(one) for one in read(Results, data)["results"]]
         except Misfit as error:
-            raise BadRequest(f"{path} is no T4 file: {error}; name another file.") from error
-    raise BadRequest(f"{path} is no cache file of Kernel Tuner (it has no cache) and no T4 file (it has no results); "
+            raise BadRequest(f"{path} is not a T4 file: {error}; name another file.") from error
+    raise BadRequest(f"{path} is neither a cache file of Kernel Tuner (it has no cache) nor a T4 file (it has no results); "
                      "name another file.")
 
 
 def _cached(path: Path, key: str, line: Any, names: Sequence[str], objective: str) -> _Result:
     lacking = next((name for name in names if not isinstance(line, dict) or name not in line), None)
     if lacking is not None:
-        raise BadRequest(f"{path} is no cache file of Kernel Tuner: its entry {key!r} has no {lacking}; name another file.")
+        raise BadRequest(f"{path} is not a cache file of Kernel Tuner: its entry {key!r} has no {lacking}; name another file.")
     parts = [line[name] for name in _TIMES if _is_number(line.get(name))]
     return _Result(_config({name: line[name] for name in names}, f"{path}, entry {key!r}"), _time(line.get(objective)),
                    sum(parts) / 1e3 if parts else None)

@@ -194,7 +194,7 @@ def chosen_pairs(trials: Sequence[Trial]) -> list[Pair]:
             pair = _pair(a, trials[0], clock, direction)
             if (a.workload, a.direction) != (trials[0].workload, trials[0].direction):
                 what = "layers" if a.workload != trials[0].workload else "directions"
-                pair = replace(pair, ratio=None, verdict="", note=f"A and B are of two {what}: not compared")
+                pair = replace(pair, ratio=None, verdict="", note=f"A and B have different {what}: not compared")
             found.append(pair)
     return found
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ...core.env import cache_dir
 from ...core.orders import BuildOrder, MachineCodeOrder, Member, Order, ResourcesOrder, WarmOrder
-from ...core.replies import Built, MachineCode, Resources
+from ...core.replies import Built, Event, MachineCode, Resources
 from ...core.template import Rendered, render_batch, symbol
 from ...core.toolchain import emulated
 from ...core.trial import Status
@@ -38,9 +38,11 @@ class BuildSettings:
 class BuildPool:
     """Warm build workers. `build` may be called from one thread at a time."""
 
-    def __init__(self, work_dir: Path, *, size: int | None = None) -> None:
-        self.size = size or max(1, min(8, os.cpu_count() or 1))
-        self._workers = [WorkerProcess("build", log_path=work_dir / f"build-worker-{i}.log") for i in range(self.size)]
+    def __init__(self, work_dir: Path, *, size: int | None = None, workers: Sequence[WorkerProcess] = ()) -> None:
+        """`workers`: its processes, where they are elsewhere."""
+        self.size = len(workers) or size or max(1, min(8, os.cpu_count() or 1))
+        self._workers = list(workers) or [WorkerProcess("build", log_path=work_dir / f"build-worker-{i}.log")
+                                          for i in range(self.size)]
         self._free = list(self._workers)
         self._lock = threading.Condition()
         self._work_dir = work_dir
@@ -100,7 +102,7 @@ class BuildPool:
                            arch=_arch(unit, settings.arch), flags=emulated(flags) if settings.device_kind == "cpu" else flags,
                            sanitize=settings.sanitize, log=log, members=members)
         try:
-            result = self._call(order, limit_s=settings.timeout_s, stop=cancelled)
+            result = self.call(order, limit_s=settings.timeout_s, stop=cancelled)
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             result = Built(**vars(failure(error, building=True)))
         except WorkerCancelled:
@@ -138,7 +140,7 @@ class BuildPool:
         order = ResourcesOrder(render_batch([item]), (only,) if only else tuple(sorted(archs)), cache_dir(),
                                item.candidate.compile_flags if flags is None else flags)
         try:
-            return self._call(order, limit_s=timeout_s, stop=cancelled)
+            return self.call(order, limit_s=timeout_s, stop=cancelled)
         except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
             return None
 
@@ -146,17 +148,19 @@ class BuildPool:
         """PTX and SASS of a source; needs nvcc and no GPU."""
         order = MachineCodeOrder(source, arch, cache_dir(), flags)
         try:
-            return self._call(order, limit_s=timeout_s)
+            return self.call(order, limit_s=timeout_s)
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             return MachineCode(**vars(failure(error, building=True)))
 
-    def _call(self, order: Order[R], *, limit_s: float, stop: threading.Event | None = None) -> R:
+    def call(self, order: Order[R], *, limit_s: float, stop: threading.Event | None = None,
+             on_event: Callable[[Event], float | None] = lambda event: None) -> R:
+        """Have one order carried out by the first worker that is free."""
         with self._lock:
             while not self._free:
                 self._lock.wait()
             worker = self._free.pop()
         try:
-            return worker.call(order, limit_s=limit_s, stop=stop)
+            return worker.call(order, limit_s=limit_s, on_event=on_event, stop=stop)
         finally:
             with self._lock:
                 self._free.append(worker)

@@ -89,7 +89,7 @@ def parse_settings(words: Iterable[str]) -> dict[str, dict[str, list[int]]]:
             try:
                 numbers.append(int(value))
             except ValueError as error:
-                raise BadRequest(f"In the setting {word!r} {value!r} is no whole number; {example}.", field="set") from error
+                raise BadRequest(f"In the setting {word!r} {value!r} is not a whole number; {example}.", field="set") from error
     return settings
 
 

@@ -28,11 +28,12 @@ from .against_pytorch import Baselines, against_best
 from .builds import BuildSettings
 from .request import Feed, Listed, Row, Run, RunRequest
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
-from .workers import Workers, device_of, units
+from .workers import Workers, device_of, is_elsewhere, units
 
 R = TypeVar("R")
 _HEARTBEAT_S = 2.0
 _POLL_S = 0.05
+_BACK_S = 1.0
 _PHASES = {"truth": "checking", "check": "checking", "time": "timing", "recheck": "rechecking"}
 _MAY_BE_THE_DEVICE = frozenset({Status.WORKER_DIED, Status.MACHINE_FAILED, Status.KERNEL_FAULT, Status.RUN_TIMEOUT})
 
@@ -50,6 +51,8 @@ class Execution:
     `places`: a measuring process each. "cpu" or "cuda:N"; of several processes on one device the further ones are "cpu#1", ...
     `then`: the last step, while the device is held and nothing is built.
     """
+
+    patience_s = 120.0     # without any worker of a cluster
 
     def __init__(self, run: Run, session: Session, workers: Workers, places: Sequence[str], *, resume: bool,
                  feed: Feed | None = None, then: Callable[[Execution], None] = lambda execution: None) -> None:
@@ -132,10 +135,18 @@ class Execution:
     def judge_again(self, row: Row, rendered: Rendered, build: Built, request: RunRequest, *, baselines: Sequence[Trial] = ()
                     ) -> Trial:
         """One more trial of a built candidate, as `request` says: its own workload, effort and time. It is not recorded."""
-        order = self.workers.judge_order(self.name, rendered, build, request)
         self.run.message = f"judging {row.label} again"
-        result = self._outcome(order, self.name, lambda event: None)
-        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, workload=request.workload)
+        while True:
+            place = self.name
+            order = self.workers.judge_order(place, rendered, build, request)
+            result = self._outcome(order, place, lambda event: None)
+            if result.status not in _MAY_BE_THE_DEVICE or self.workers.answers(place, stop=self.run.cancelled):
+                break
+            self._lost(place, result.headline)
+            if not self.places:
+                raise DeviceLost("No GPU of the cluster answers any more. Finished trials are kept.")
+        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, workload=request.workload,
+                                        device=self.workers.device(place), environment=self.workers.environment(place))
         return against_best(self.compare, self.session, order, trial, baselines) if baselines else trial
 
     def record(self, trial: Trial) -> None:
@@ -177,10 +188,10 @@ class Execution:
         there = []
         for place in self.places:
             of, lock = device_of(place), None
-            if place != of and of not in there:
-                continue
             if place == of:
                 lock = DeviceLock(place)
+            elif of not in there and not is_elsewhere(place):
+                continue
             if lock and not lock.acquire(cancelled=at_once, waiting=lambda holder: None):
                 continue
             if self._of_the_kind(place):
@@ -221,10 +232,12 @@ class Execution:
     def _judge_on(self, place: str, ready: Shared[_Ready]) -> None:
         try:
             while not self.run.cancelled.is_set() and (item := ready.take()) is not None:
-                if not self._judge(place, *item):
-                    ready.give_back(item)
+                if self._judge(place, *item):
+                    ready.done()
+                    continue
+                ready.give_back(item)
+                if not self._back(place, ready):
                     return
-                ready.done()
         except BaseException:
             ready.end()
             raise
@@ -360,19 +373,44 @@ class Execution:
     def _lost(self, place: str, why: str) -> None:
         """Go on without a place. Raises `DeviceLost` where it was the last one."""
         with self._losing:
-            self.places.remove(place)
+            if place in self.places:
+                self.places.remove(place)
             self.session.event("device_lost", run_id=self.run.run_id, device=place, message=why)
-            if not self.places:
-                raise DeviceLost(f"{place} does not answer any more. The last that was heard of it: {why} Finished trials "
-                                 "are kept.")
-            self.name = self.places[0]   # where the last step is done
+            if self.places:
+                self.name = self.places[0]   # where the last step is done
+            elif not is_elsewhere(place):
+                raise DeviceLost(f"{place} does not answer any more. Its last message: {why} Finished trials are kept.")
+
+    def _back(self, place: str, ready: Shared[_Ready]) -> bool:
+        """Whether another worker of a cluster stands in for one that was lost. Raises `DeviceLost` where none has answered for
+        a while."""
+        if not is_elsewhere(place):
+            return False
+        since = time.monotonic()
+        while not (self.run.cancelled.is_set() or self.feed.over or ready.over):
+            if self.workers.answers(place, stop=self.run.cancelled):
+                with self._losing:
+                    self.places.append(place)
+                    self.name = self.places[0]
+                return True
+            if self.places:
+                since = time.monotonic()
+            elif time.monotonic() - since > self.patience_s:
+                break
+            else:
+                self.run.message = "waits for a worker of the cluster"
+            self.run.cancelled.wait(_BACK_S)
+        if not self.places and not self.run.cancelled.is_set():
+            raise DeviceLost(f"No GPU of the cluster has answered for {time.monotonic() - since:.0f} s. Finished trials are "
+                             "kept.")
+        return False
 
     def _measure_ceilings(self) -> None:
         """Once per GPU and machine: what it can read, write, copy and multiply."""
         device = self.run.known_device
         if not self.request.time or device.kind == "cpu" or ceilings.kept(device.name):
             return
-        self.run.message = f"measuring what {device.name} can do, once"
+        self.run.message = f"measuring the rates of {device.name}, once"
         self.workers.measure_ceilings(self.name, stop=self.run.cancelled)
 
     def _measure_baselines(self) -> None:
@@ -386,7 +424,8 @@ class Execution:
 
     def _finish(self, row: Row, rendered: Rendered | None, build: Built | None, result: Outcome, *,
                 order: JudgeOrder | None = None, device: Device | None = None, place: str = "") -> None:
-        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, device=device)
+        trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, device=device,
+                                        environment=self.workers.environment(place))
         if order and self.request.baselines and self.request.in_turns:
             def compare(contestants: CompareOrder) -> Compared:
                 self._phase(row, "timing", "in turns with the best PyTorch")

@@ -12,19 +12,21 @@ from pathlib import Path
 from ...core import numbers
 from ...core.candidate import Candidate
 from ...core.command import baseline_command, candidate_command, fork_command, recipe_command
-from ...core.env import cache_dir, environment
+from ...core.env import cache_dir
+from ...core.env import environment as environment_here
 from ...core.layer import Workload
 from ...core.replies import Baseline, Built, Device, Judged, ModuleJudged, Outcome
 from ...core.template import Rendered
 from ...core.toolchain import emulated as emulated_flags
 from ...core.trial import DEFAULT_ADVICE, Status, Timing, Trial
-from ...core.trial_parts import Detail
+from ...core.trial_parts import Detail, Environment
 from ..sessions.session import Session, now
 from .request import Row, Run
-from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
+from .worker_process import GONE, WorkerDied, WorkerFailed, WorkerTimeout
 
 _ROOT = Path(__file__).resolve().parents[3]
 _KILLED = "signal 9 (SIGKILL)"
+_GONE_SENTENCE = "Its worker in the cluster was lost"
 _KILLED_SENTENCE = "The process was killed from outside (signal 9)"
 _FROM_OUTSIDE = (_KILLED, "signal 15 (SIGTERM)", "signal 1 (SIGHUP)", "signal 2 (SIGINT)", "signal 7 (SIGBUS)")
 
@@ -50,6 +52,8 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
     if building and error.how in _FROM_OUTSIDE:
         short = ": out of memory?" if error.how == _KILLED else "."
         return _result(Status.MACHINE_FAILED, f"The build process was ended by {error.how}{short}", detail=detail)
+    if error.how == GONE:
+        return _result(Status.WORKER_DIED, f"{_GONE_SENTENCE} while {_while(building)}.", detail=detail)
     if error.how == _KILLED:
         return _result(Status.WORKER_DIED, f"{_KILLED_SENTENCE} while {_while(building)}.",
                        advice="If memory is short, use the small size. The next trial runs in a new process.", detail=detail)
@@ -57,8 +61,8 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
 
 
 def killed(result: Outcome) -> bool:
-    """Whether the measuring process was killed by the system or a person."""
-    return result.status == Status.WORKER_DIED and result.headline.startswith(_KILLED_SENTENCE)
+    """Whether the measuring process was killed by the system or a person, or lost with its machine."""
+    return result.status == Status.WORKER_DIED and result.headline.startswith((_KILLED_SENTENCE, _GONE_SENTENCE))
 
 
 def skipped(reason: str) -> Outcome:
@@ -78,9 +82,10 @@ def render_failed(error: Exception) -> Outcome:
 
 # more than seven: all that is known of a candidate when it ends
 def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | None, build: Built | None,
-                    result: Outcome, *, device: Device | None = None, workload: Workload | None = None) -> Trial:
+                    result: Outcome, *, device: Device | None = None, workload: Workload | None = None,
+                    environment: Environment | None = None) -> Trial:
     """Put source, log and samples into blobs and make the immutable trial of one candidate. A candidate that was not
-    judged has an outcome, but no errors, times or memory. `device` and `workload`: where they are not the run's first ones."""
+    judged has an outcome, but no errors, times or memory. `device`, `workload`, `environment`: where not those of the run."""
     device, candidate, log = device or run.known_device, row.candidate, row.log_path
     workload = workload or run.request.workload
     judged = result if isinstance(result, Judged) else Judged(status=result.status, headline=result.headline,
@@ -105,7 +110,7 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
         config=dict(candidate.config), form=candidate.form, compile_flags=candidate.compile_flags,
         errors=judged.errors, kernel_ms=_timing(judged.kernel_ms, blobs.get("samples", ""), session),
         memory=judged.memory, resources=build.resources if build else {}, build=build.recorded if build else None, blobs=blobs,
-        environment=environment(), detail=judged.detail,
+        environment=environment or environment_here(), detail=judged.detail,
         flags=tuple(dict.fromkeys([*judged.flags, *(["emulated"] if emulated else []),
                                    *(["nvcc_flags"] if emulated and alone != candidate.compile_flags else [])])),
         forked_from=fork_of, kept_in=str(session.path),
@@ -131,7 +136,7 @@ def baseline_trial(session: Session, run: Run, measured: Baseline) -> Trial:
         direction=measured.direction, precision=measured.precision, workload=run.request.workload,
         device=run.known_device.recorded, status=measured.status, headline=measured.headline, advice=measured.advice,
         errors=measured.errors, kernel_ms=_timing(measured.kernel_ms, blobs.get("samples", ""), session), blobs=blobs,
-        environment=environment(), flags=measured.flags, detail=measured.detail,
+        environment=environment_here(), flags=measured.flags, detail=measured.detail,
         command=baseline_command(run.request.workload, _name(run.known_device), measured.direction, run.request.options))
 
 
@@ -147,7 +152,7 @@ def module_trials(session: Session, run: Run, result: ModuleJudged, *, recipe: d
             precision=precision, workload=run.request.workload, device=run.known_device.recorded, status=told.status,
             headline=told.headline, advice=told.advice or DEFAULT_ADVICE[told.status],
             module_ms={k: timing for k, v in module_ms.items() if (timing := _timing(v, taken.get(k, ""), session))},
-            environment=environment(), detail=told.detail, flags=emulated,
+            environment=environment_here(), detail=told.detail, flags=emulated,
             command=recipe_command(list(recipe.values()), run.request.workload, _name(run.known_device), run.request.options))
 
     ours = replace(trial("module", "ModelNew", result.precision, result, result.module_ms, result.samples),

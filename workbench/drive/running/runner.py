@@ -66,7 +66,7 @@ class Runner:
 
         `feed` gives the candidates instead of the request; `places` and `then` are those of `Execution`.
         """
-        device = resolve_device(request.device)
+        device = places[0] if places else resolve_device(request.device)
         candidates = list(request.candidates)
         had = self._answered(candidates, request, session, device) if resume else [None] * len(candidates)
         run = Run(secrets.token_hex(4), request, session.path,

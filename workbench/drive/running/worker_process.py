@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...core.diagnostics import LOG
+from ...core.env import environment
 from ...core.errors import BadRequest, RenderError
 from ...core.orders import Order
 from ...core.plain_text import plain_json
 from ...core.replies import Event, Failure
+from ...core.trial_parts import Environment
 from ...core.typed import Misfit, read, to_json
 from ..machine.forked import Forked, fork
 
 R = TypeVar("R")
 _GRACE_S = 5.0  # for an operation that removes its files when it is stopped
+GONE = "the loss of its worker in the cluster"   # how a process ended that was not on this machine
 _BAD_REQUESTS = (BadRequest.__name__, RenderError.__name__)
 
 
@@ -77,6 +80,11 @@ class WorkerProcess:
         self._environment = environment or {}
         self._process: _Started | Forked | None = None
         self._number = 0
+
+    @property
+    def environment(self) -> Environment:
+        """Of its machine."""
+        return environment()
 
     @property
     def alive(self) -> bool:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...core import ceilings
-from ...core.env import find_toolchain, require_torch
+from ...core.env import environment, find_toolchain, require_torch
 from ...core.errors import BadRequest
 from ...core.orders import CeilingsOrder, DeviceOrder, JudgeOrder, Order
 from ...core.owned_folder import owned_folder, sweep
 from ...core.replies import Built, Device, Event, Outcome
 from ...core.roofline import floor
 from ...core.template import Rendered, symbol
+from ...core.trial_parts import Environment
 from . import outcome
 from .builds import BuildPool, BuildSettings
 from .request import RunRequest
@@ -97,8 +98,24 @@ class Workers:
                 environment=sanitizer_environment() if sanitize else {}, device="cuda" if sanitize else device)
         return self._measure[key]
 
+    def put(self, place: str, process: WorkerProcess) -> None:
+        """A place whose process is not one of this machine: "cuda:0@3" is the third of a cluster."""
+        self._measure[place] = process
+
+    def drop(self, place: str) -> None:
+        """Take such a place away."""
+        self._measure.pop(place, None)
+        self._described.pop(place, None)
+
+    def environment(self, place: str) -> Environment:
+        """Of the machine that a place is on."""
+        process = self._measure.get(place)
+        return process.environment if process else environment()
+
     def fresh(self, order: Order[R], device: str, *, limit_s: float, stop: threading.Event | None = None) -> R:
         """One order in a measuring process of its own: nothing is shared with earlier kernels."""
+        if is_elsewhere(device):
+            return self.measure(device).call(order, limit_s=limit_s, stop=stop)
         worker = WorkerProcess("measure", log_path=self.scratch / f"fresh-{secrets.token_hex(4)}.log",
                                device=device)
         try:
@@ -108,7 +125,7 @@ class Workers:
 
     def measure_ceilings(self, device: str, *, stop: threading.Event | None = None) -> None:
         """Measure the rates of a GPU and keep them. Its floors are computed from them afterwards."""
-        ceilings.keep(self.measure(device).call(CeilingsOrder(device), limit_s=120, stop=stop))
+        ceilings.keep(self.measure(device).call(CeilingsOrder(device_of(device)), limit_s=120, stop=stop))
 
     def build_all(self, items: list[Rendered], device: str) -> dict[str, Built]:
         """Build in few shared translation units, without a session. candidate_id -> build result."""
@@ -145,8 +162,13 @@ class Workers:
 
 
 def device_of(place: str) -> str:
-    """"cpu" of "cpu#1"."""
-    return place.partition("#")[0]
+    """"cpu" of "cpu#1", and "cuda:0" of "cuda:0@3"."""
+    return place.partition("#")[0].partition("@")[0]
+
+
+def is_elsewhere(place: str) -> bool:
+    """Whether it is on a machine of a cluster."""
+    return "@" in place
 
 
 def taken(lock: threading.Lock, stop: threading.Event | None) -> bool:

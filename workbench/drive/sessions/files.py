@@ -111,7 +111,7 @@ def _archive(path: Path, _stamp: tuple[int, int]) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
-        raise OSError(5, f"{path.name} is no zip") from error
+        raise OSError(5, f"{path.name} is not a zip") from error
     if not archive.namelist():
         raise OSError(5, f"{path.name} is empty")
     return archive

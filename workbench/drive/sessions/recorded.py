@@ -43,7 +43,7 @@ def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
 def fork_of_trial(text: str, trial: Trial, session: Session, *, templates: Path | None = None) -> Candidate:
     """The candidate of an edited text, template or rendering, that was this trial's. Raises `BadRequest`."""
     if trial.kind != "candidate":
-        raise BadRequest(f"{trial.name} is no candidate, so it has no kernel to edit; name a trial of a kernel.", field="source")
+        raise BadRequest(f"{trial.name} is not a candidate, so it has no kernel; name a trial of a kernel.", field="source")
     parent = _fork_again(trial, session, templates) if trial.forked_from else _kept(trial, session, templates)
     return fork(text, parent, trial.candidate_id or trial.trial_id)
 
@@ -176,7 +176,7 @@ def text_of(side: Side, what: str, ask: Callable[[str, str, tuple[str, ...]], Ma
     if side.candidate is None and side.trial is not None and side.session is not None:
         trial, session = side.trial, side.session
         if trial.kind != "candidate" and what != "source":
-            raise BadRequest(f"{side.name} is no candidate; it has no {what}.", field="what")
+            raise BadRequest(f"{side.name} is not a candidate; it has no {what}.", field="what")
         if what == "template":
             return template_of(trial, session)
         if what == "source":

@@ -63,7 +63,7 @@ class Session:
         if not name:
             return cls(_new_folder(root, datetime.now(UTC).strftime("%Y%m%d-%H%M%S")))
         if not _NAME.match(name):
-            raise BadRequest(f"Session name {name!r} is no plain file name; use letters, digits, '.', '_' and '-'.",
+            raise BadRequest(f"Session name {name!r} is not a plain file name; use letters, digits, '.', '_' and '-'.",
                              field="session")
         session = cls(root / name)
         packed = next((p for p in there if name_of(p) == name and p.suffix == ".zip"), None)
@@ -230,7 +230,7 @@ def unpack(archive_path: Path, root: Path | None = None) -> Session:
     try:
         archive = zipfile.ZipFile(archive_path)
     except (zipfile.BadZipFile, OSError) as error:
-        raise BadRequest(f"{Path(archive_path).name} is no zip of a session: {error}.") from error
+        raise BadRequest(f"{Path(archive_path).name} is not a zip of a session: {error}.") from error
     with archive:
         names = [n for n in archive.namelist() if not n.endswith("/")]
         tops = {n.split("/", 1)[0] for n in names}
@@ -239,7 +239,7 @@ def unpack(archive_path: Path, root: Path | None = None) -> Session:
             raise BadRequest(f"{Path(archive_path).name} holds something other than one session; "
                              f"make it with 'python -m workbench pack'.")
         if sum(i.file_size for i in archive.infolist()) > _MAX_PACKED_BYTES:
-            raise BadRequest(f"{Path(archive_path).name} unpacks to over 1 GiB; that is no session.")
+            raise BadRequest(f"{Path(archive_path).name} unpacks to over 1 GiB; that is not a session.")
         name = next(iter(tops))
         target = _new_folder(root, name)
         try:

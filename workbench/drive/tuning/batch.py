@@ -6,7 +6,7 @@ Every layer and precision class has a session of its own, so that a tune of many
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log
 
@@ -16,7 +16,8 @@ from ...core.presets import SUITES
 from ..bench.plan import dtype_of
 from ..running.runner import Runner
 from ..sessions.session import Session
-from .tune import TuneRequest, TuneResult, tune, used_s
+from .feed import TuneRequest
+from .tune import TuneResult, tune, used_s
 
 _LEAST_SLICE_S = 45.0
 _LEAST_SLICE_TRIALS = 4
@@ -61,12 +62,13 @@ class BatchRequest:
                 raise BadRequest(f"{name} is {value}; give a number above 0.", field=name)
         for precision in self.precisions:
             if precision not in CLASSES:
-                raise BadRequest(f"precision {precision!r} is no class; choose {', '.join(CLASSES)}.", field="precision")
+                raise BadRequest(f"precision {precision!r} is not a class; choose {', '.join(CLASSES)}.", field="precision")
 
 
-def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None
-          ) -> list[Job]:
-    """Tune all of them; sessions are called NAME.LAYER.PRECISION, and one that is there goes on. Raises `BadRequest`."""
+def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
+          places: Sequence[str] = ()) -> list[Job]:
+    """Tune all of them, on these places; sessions are called NAME.LAYER.PRECISION, and one that is there goes on. Raises
+    `BadRequest`."""
     jobs = _jobs(request, name)
     begun = time.monotonic()
     seconds = 60 * request.minutes if request.minutes is not None else None
@@ -84,14 +86,14 @@ def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable
         job = next_job(open_)
         before, at = job.result.trials if job.result else 0, time.monotonic()
         on_line(f"{job.name}: slice {job.slices + 1}")
-        _slice(job, rest, runner, on_line, by_time=search_s is not None)
+        _slice(job, rest, runner, on_line, by_time=search_s is not None, places=places)
         if job.result and job.result.state != "done":
             return jobs
         early = search_s is None or time.monotonic() - at < rest   # a long build may take a whole slice
         if early and (job.result.trials if job.result else 0) <= before:
             open_.remove(job)   # nothing is left to try, or nothing can be
     for job in jobs:
-        _finish(job, runner, on_line)
+        _finish(job, runner, on_line, places)
         if job.result and job.result.state != "done":
             break
     return jobs
@@ -126,7 +128,8 @@ def _jobs(request: BatchRequest, name: str) -> list[Job]:
     return jobs
 
 
-def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None], *, by_time: bool) -> None:
+def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None], *, by_time: bool,
+           places: Sequence[str]) -> None:
     """`size`: seconds or trials."""
     before, session = job.ms, Session.create(name=job.session)
     if by_time:
@@ -135,7 +138,7 @@ def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None]
     else:
         asked = replace(job.request, trials=(job.result.trials if job.result else 0) + max(1, round(size)), minutes=None)
     try:
-        job.result = tune(asked, session, runner, on_line=on_line, with_finals=False)
+        job.result = tune(asked, session, runner, on_line=on_line, with_finals=False, places=places)
     except BadRequest as error:   # no variant serves it
         on_line(f"{job.name}: {error}")
         job.result = job.result or TuneResult("done", str(error), {})
@@ -143,8 +146,8 @@ def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None]
     job.gain = max(0.0, log(before / job.ms)) if before and job.ms else (log(2) if job.ms else 0.0)
 
 
-def _finish(job: Job, runner: Runner, on_line: Callable[[str], None]) -> None:
+def _finish(job: Job, runner: Runner, on_line: Callable[[str], None], places: Sequence[str]) -> None:
     """The finals, without a search."""
     if job.result and job.result.winners:
         asked = replace(job.request, trials=job.result.trials, minutes=None)
-        job.result = tune(asked, Session.create(name=job.session), runner, on_line=on_line)
+        job.result = tune(asked, Session.create(name=job.session), runner, on_line=on_line, places=places)

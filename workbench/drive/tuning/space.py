@@ -47,7 +47,7 @@ def class_for(workload: Workload, direction: str, arch: str, precision: str = ""
     """The precision class to tune in: the one that is asked for, else that in which PyTorch computes the layer by default."""
     if precision:
         if workload.dtype in CLASSES_OF and precision not in CLASSES_OF[workload.dtype]:
-            raise BadRequest(f"precision {precision!r} is no class of {workload.dtype}; choose "
+            raise BadRequest(f"precision {precision!r} is not a class of {workload.dtype}; choose "
                              f"{', '.join(CLASSES_OF[workload.dtype])}{_or_dtype(precision)}.", field="precision")
         return precision
     if workload.dtype not in CLASSES_OF:

@@ -11,8 +11,8 @@ from ..sessions.session import Session
 from .space import Explained, Family, why_empty
 from .tune import TuneResult, Winner, described
 
-EMULATED = ("The device is the CPU, which emulates the kernels. These times say nothing about a GPU: nothing is kept as best "
-            "known.")
+EMULATED = ("The device is the CPU, which emulates the kernels. These times say nothing about a GPU, so nothing is stored as "
+            "best known.")
 
 
 def explained(told: dict[str, Explained], *, short: bool = False) -> str:
@@ -47,7 +47,7 @@ def result(found: TuneResult) -> str:
             continue
         if winner is None:
             lines.append(f"{direction}: no candidate is right; {failed}." if failed else
-                         f"{direction}: no candidate was judged; the tune ended before.")
+                         f"{direction}: the tune ended before a candidate was judged.")
             if fell := found.fell.get(direction):
                 lines.append(f"  Right in the search, and wrong when judged again on other inputs and sizes: {fell}.")
             continue
@@ -95,7 +95,7 @@ def _proof(winner: Winner, found: TuneResult) -> list[str]:
         lines.append("  Stopped before the best were timed again: this is the best median so far.")
         return lines
     if winner.final.ties:
-        lines.append(f"  Others that are as fast: {len(winner.final.ties)}. The fewest registers decide, then the least "
+        lines.append(f"  Others that are as fast: {len(winner.final.ties)}. Of these the fewest registers win, then the least "
                      "shared memory, then the name.")
     lines.append(f"  Judged again and right with {'; '.join(winner.final.again)}.")
     if fell := found.fell.get(winner.direction):

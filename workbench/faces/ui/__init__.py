@@ -1,13 +1,14 @@
 """The page.
 
-pages         `workbench_page`, `compare_page`, `inspect_page`, `machine_page`, `check_page`, `export_page`, `model_page`;
-              `pages` has their order
+pages         `workbench_page`, `tune_page`, `compare_page`, `inspect_page`, `machine_page`, `check_page`, `export_page`,
+              `model_page`; `pages` has their order
 Workbench     `layer_form` (the sidebar), `variant_rows` (the variants with their tunables), `best_box` (the button that ticks
               the best known), `running` (a run as it is seen), `results` (the table)
+Tune          `layer_form`, `tune_panels` (figures and tables)
 Inspect       `machine_code_view`
 layer picture `picture`, `picture_row` (one dimension), `picture_grid` (two), `picture_axis`, `picture_style`
-all pages     `state` (what they share), `address` (what a link says and restores), `theme` (looks, charts), `hosts` (who may
-              talk to the server)
+all pages     `state` (what they share), `address` (what a link says and restores), `theme` (looks, charts), `allowed_hosts`
+              (who may talk to the server)
 
-The charts are drawn in drive/reporting/plots.py and compare_plots.py; `theme` places them on a page.
+The charts are drawn in plots.py, compare_plots.py and tune_plots.py of drive/reporting; `theme` places them on a page.
 """

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import streamlit as st
 
-_LINK, _NOTES, _CAME = "address link", "address notes", "address came"
+_LINK, _NOTES, _CAME, _DRAWN = "address link", "address notes", "address came", "address drawn"
 _LONGEST = 60  # characters of a value that is quoted
 
 _BOX = st.components.v2.component(
@@ -55,7 +55,7 @@ def begin(page: str, own: Sequence[str]) -> None:
         for key in own:
             state.pop(f"lost {key}", None)
         state.pop(f"address of {page}", None)  # the choices no longer are what it says, also if this drawing is cut short
-    state[_CAME], state[_LINK], state[_NOTES] = (page, came), came if followed else {}, {}
+    state[_CAME], state[_LINK], state[_NOTES], state[_DRAWN] = (page, came), came if followed else {}, {}, False
 
 
 def wants(name: str) -> str:
@@ -102,8 +102,20 @@ def note(name: str, shown: str | Sequence[str] | None, usual: str = "") -> None:
 
 def finish(page: str, *, default: bool) -> None:
     """After the page is drawn: its notes become the address."""
+    st.session_state[_DRAWN] = True
+    with st.container(key="address"):
+        _write(page, default=default, key=f"address-{page}")
+
+
+def again(page: str, part: str) -> None:
+    """At the end of a fragment: where it is drawn alone, its notes go into the address as well."""
+    if st.session_state.get(_DRAWN):
+        with st.container(key=f"address {part}"):
+            _write(page, default=False, key=f"address-{page}-{part}")
+
+
+def _write(page: str, *, default: bool, key: str) -> None:
     shown = {name: values for name, values in st.session_state.get(_NOTES, {}).items() if values}
     st.session_state[f"address of {page}"] = shown
-    with st.container(key="address"):
-        _BOX(key=f"address-{page}", data={"page": "" if default else page,
-                                          "shown": [[name, value] for name, values in shown.items() for value in values]})
+    _BOX(key=key, data={"page": "" if default else page,
+                        "shown": [[name, value] for name, values in shown.items() for value in values]})

@@ -11,7 +11,7 @@ from ...core import numbers
 from ...core.layer import LAUNCHES
 from ...core.presets import called
 from ...drive.reporting import compare_plots, report
-from ...drive.sessions.files import stamp
+from ...drive.sessions import files
 from . import address, results, state, theme
 
 _FIRST = (report.SLOWER, report.UNSURE, "", report.FASTER, report.SAME, report.EMULATED)
@@ -67,7 +67,7 @@ def draw() -> None:
         pairs = report.chosen_pairs([by_id[i] for i in chosen])
         b = f"{by_id[chosen[0]].name} {by_id[chosen[0]].direction}, the first of the chosen rows"
     else:
-        pairs = _against_pytorch(str(paths[name_a]), stamp(paths[name_a]), against == _DEFAULT)
+        pairs = _against_pytorch(str(paths[name_a]), files.stamp(paths[name_a]), against == _DEFAULT)
         b = "PyTorch in the same session, " + ("its fastest mode of the same or a stricter precision" if against == _BEST
                                                else "with default settings")
     pairs = [p for p in pairs if p.direction in (directions or LAUNCHES)]
@@ -96,7 +96,7 @@ def _chosen_trials(session: str) -> list[str]:
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
-def _against_pytorch(path: str, _stamp: tuple[int, int], default: bool) -> list[report.Pair]:
+def _against_pytorch(path: str, stamp: tuple[int, int], default: bool) -> list[report.Pair]:
     """As `report.against_pytorch`; read again only when the session's file has changed."""
     return report.against_pytorch(state.trials_of(Path(path)), default=default)
 
@@ -171,8 +171,7 @@ def _table(pairs: list[report.Pair]) -> None:
             "direction": column.TextColumn(width=84),
             "B / A": column.NumberColumn(width=64, format="%.3g×", help="The time of B over that of A: above 1, A is faster"),
             "A": column.TextColumn(width=168), "B": column.TextColumn(width=168), **milliseconds,
-            "95 % interval": column.TextColumn(width=96, help="Of B / A; other samples would give a ratio within it in 95 of "
-                                               "100 cases"),
+            "95 % interval": column.TextColumn(width=96, help="The 95 % bootstrap interval of B / A"),
             "note": column.TextColumn(width=230), "config of A": column.TextColumn(width=260)})
 
 

@@ -15,7 +15,7 @@ from streamlit.delta_generator import DeltaGenerator
 from ...core.env import find_toolchain
 from ...core.errors import BadRequest
 from ...core.layer import DTYPES, MEMORY_FORMATS, ConvTranspose, Workload
-from ...core.precision import PRECISIONS_OF, pytorchs_own
+from ...core.precision import CLASSES_OF, PRECISIONS_OF, pytorchs_own
 from ...core.presets import PRESETS, SIZES, Preset, parse_preset
 from ...core.toolchain import refused_by_nvcc
 from ...core.variants import FORMS, Variant
@@ -57,8 +57,8 @@ class Choice:
         return self.precision or ("tf32" if "tf32" in PRECISIONS_OF[dtype] else PRECISIONS_OF[dtype][0])
 
 
-def layer_form(variants: list[Variant]) -> Choice:
-    """Draw the sidebar."""
+def layer_form(variants: list[Variant], *, tuning: bool = False) -> Choice:
+    """Draw the sidebar. `tuning`: the precision is a class, and there are no options of a single run."""
     with st.sidebar:
         _seed()
         st.selectbox("Layer", [*PRESETS, *FREE], key="preset", format_func=_title, on_change=_fill,
@@ -90,7 +90,7 @@ def layer_form(variants: list[Variant]) -> Choice:
             sentences = [s for f, s in problems.items() if slots.get(f) is slot]
             if sentences:
                 slot.html("".join(f'<div class="kw wrong" role="alert">{escape(s)}</div>' for s in sentences))
-        return _rest(workload, tuple(problems.values()), values["dtype"], variants, precision_slot)
+        return _rest(workload, tuple(problems.values()), values["dtype"], variants, precision_slot, tuning=tuning)
 
 
 def show(workload: Workload, device: str, session: str) -> None:
@@ -216,13 +216,13 @@ def _each_alone(values: dict[str, Value], known: dict[str, str]) -> dict[str, st
 
 
 def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, variants: list[Variant],
-          precision_slot: DeltaGenerator) -> Choice:
+          precision_slot: DeltaGenerator, *, tuning: bool) -> Choice:
     devices = list(state.device_names())
     if st.session_state.get("device") not in devices:
         asked = address.wants("device")
         st.session_state["device"] = asked if asked in devices else devices[0]
         st.session_state["missing device"] = "" if asked in devices else asked
-    precision = _precision(dtype, st.session_state["device"], variants, precision_slot)
+    precision = _precision(dtype, st.session_state["device"], variants, precision_slot, tuning=tuning)
     device = st.selectbox("Device", devices, key="device", format_func=state.device_label, persist_state="session",
                           on_change=_choose_device)
     if missing := st.session_state.get("missing device"):
@@ -232,6 +232,9 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
         st.segmented_control("Size", SIZES, key="size", required=True, width="stretch", on_change=_fill,
                              persist_state="session")
     session = _session(workload, device)
+    _remember(name, device, dtype)
+    if tuning:
+        return Choice(workload, problems, PRESETS.get(name), device, precision, session, (), FORMS[0], "", False)
     with st.expander("Compile flags and effort"):
         st.session_state.setdefault("flags", address.wants("flags"))
         flags = st.text_input("compile flags", key="flags", placeholder="-O3 --use_fast_math", persist_state="session",
@@ -250,7 +253,6 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
         modules = st.checkbox("Also time the ModelNew", key="modules", persist_state="session",
                               help="Builds one module from the best candidates. Compares its forward and backward time "
                                    "(module_ms) with nn.ConvTranspose.")
-    _remember(name, device, dtype)
     for shown, value, usual in (("flags", flags, ""), ("form", form, FORMS[0]), ("effort", effort, EFFORTS[1]),
                                 ("modules", "yes" if modules else "", "")):
         address.note(shown, value, usual)
@@ -258,11 +260,13 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
                   modules)
 
 
-def _precision(dtype: str, device: str, variants: list[Variant], slot: DeltaGenerator) -> str:
+def _precision(dtype: str, device: str, variants: list[Variant], slot: DeltaGenerator, *, tuning: bool) -> str:
     """At first PyTorch's own on this GPU (the emulator's is the GPU that it emulates), so that the fast kernels are seen."""
     offered = [p for p in PRECISIONS_OF[dtype] if any(p in v.precision for v in variants)] or [PRECISIONS_OF[dtype][0]]
+    if tuning:
+        offered = list(CLASSES_OF.get(dtype, offered[:1]))
     usual = own if (own := pytorchs_own(dtype, state.sm(device))) in offered else offered[0]
-    if len(offered) > 1:
+    if len(offered) > 1 and not tuning:
         offered.append(EACH_ITS_OWN)
     if st.session_state.get("precision") not in offered:
         asked = address.wants("precision")
@@ -271,7 +275,9 @@ def _precision(dtype: str, device: str, variants: list[Variant], slot: DeltaGene
             state.not_known("precision", asked, f"The page shows {usual}.")
     precision = slot.selectbox(
         "precision", offered, key="precision", persist_state="session", format_func=lambda p: p or "each variant's default",
-        help="ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits; PyTorch uses it for convolutions. tf32x3: "
+        help="The class: kernels of a stricter precision take part, too. tf32: tensor cores, three decimal digits; PyTorch "
+             "uses it for convolutions. ieee: fp32 multiply-adds." if tuning else
+             "ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits; PyTorch uses it for convolutions. tf32x3: "
              "three tf32 products, about as exact as fp32. each variant's default: the first precision that it lists.")
     address.note("precision", precision or _EACH, usual)
     return precision
@@ -282,7 +288,7 @@ def _refused(flags: tuple[str, ...]) -> str:
     """Why nvcc would not take these flags; "" where it does. Without nvcc only what is no flag at all is found."""
     stray = next((f for f in flags[:1] if not f.startswith("-")), "")
     if stray:
-        return f"{stray!r} is no compile flag; a flag begins with -."
+        return f"{stray!r} is not a compile flag; a flag begins with -."
     return refused_by_nvcc(find_toolchain(), flags) if flags else ""
 
 

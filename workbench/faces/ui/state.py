@@ -23,7 +23,7 @@ from ...core.trial import Trial
 from ...drive.machine import doctor
 from ...drive.running.request import Run
 from ...drive.running.runner import Runner
-from ...drive.sessions.files import name_of, stamp
+from ...drive.sessions.files import TRIALS, name_of, stamp
 from ...drive.sessions.session import Session, SessionFull, list_sessions
 from . import address, theme
 
@@ -226,7 +226,43 @@ def _trace(error: Exception) -> list[str]:
     return traceback.format_exception(error)
 
 
-@st.cache_resource(max_entries=32, show_spinner=False)  # as it is: trials do not change, and a copy of 10 000 takes a second
+class _Known:
+    """The trials of a session's file as it grows: what is there stays as it is, and what was added is read."""
+
+    def __init__(self, path: str) -> None:
+        self._session = Session(Path(path))
+        self._lock = threading.Lock()
+        self._stamp = (0, 0)
+        self._trials: list[Trial] = []
+
+    def read(self, stamp: tuple[int, int]) -> tuple[list[Trial], list[str]]:
+        with self._lock:
+            if stamp != self._stamp and not self._added(stamp):
+                self._trials = self._session.trials()
+            self._stamp = stamp
+            return self._trials, self._session.unreadable
+
+    def _added(self, stamp: tuple[int, int]) -> bool:
+        """Whether only whole, readable lines were added; they are read then."""
+        before, size = self._stamp[1], stamp[1]
+        if self._session.path.suffix == ".zip" or not 0 < before < size or self._session.unreadable:
+            return False
+        with (self._session.path / TRIALS).open("rb") as file:
+            file.seek(before - 1)
+            data = file.read(size - before + 1)
+        if not (data.startswith(b"\n") and data.endswith(b"\n")):
+            return False
+        try:
+            self._trials = [*self._trials, *(self._session.read_trial(line) for line in data.decode().splitlines() if line)]
+        except ValueError:
+            return False
+        return True
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)  # as they are: trials do not change, and a copy of 10 000 takes a second
+def _known(path: str) -> _Known:
+    return _Known(path)
+
+
 def _read(path: str, stamp: tuple[int, int]) -> tuple[list[Trial], list[str]]:
-    session = Session(Path(path))
-    return session.trials(), session.unreadable
+    return _known(path).read(stamp)

@@ -95,7 +95,7 @@ overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .kw .diff s{text-decoration:none;color:var(--mute);user-select:none;padding-right:6px}
 .kw .diff .gap td{text-align:center;color:var(--mute);background:var(--bg2);font-size:11px}
 .kw .wrongline{color:var(--bad);font-weight:600}
-.st-key-faded{opacity:.4} .st-key-address{display:none}
+.st-key-faded{opacity:.4} [class*="st-key-address"]{display:none}
 </style>"""
 
 _WRONG = ("MISMATCH", "NON_FINITE", "UNWRITTEN", "OUT_OF_BOUNDS", "WRONG_SHAPE", "WRONG_DTYPE", "WRONG_DEVICE",

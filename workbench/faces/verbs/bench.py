@@ -66,11 +66,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
     how.add_argument("--effort", choices=EFFORTS, default="normal")
     how.add_argument("--baselines", choices=STRENGTHS, default=BenchPlan.strength,
-                     help="what PyTorch is asked: strong (the default): all its modes, channels_last and other formulations of "
-                     "the layer; quick: its usual modes; default: only PyTorch with its default settings, each layer in its "
-                     "own process, without candidates")
-    how.add_argument("--max-autotune", action="store_true", help="strong baselines also by torch.compile with max-autotune "
-                     "(a minute or more for each direction)")
+                     help="PyTorch modes to measure. strong (the default): all modes, channels_last and other formulations of "
+                          "the layer; quick: the usual modes; default: only PyTorch with its default settings, each layer in "
+                          "its own process, without candidates")
+    how.add_argument("--max-autotune", action="store_true", help="measure strong baselines also by torch.compile with "
+                                                                 "max-autotune (a minute or more for each direction)")
     how.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
     how.add_argument("--time-limit", type=float, metavar="S", help="stop after S seconds; finished trials are kept")
     shown = parser.add_argument_group("reading sessions")
@@ -124,7 +124,7 @@ def _run(args: argparse.Namespace) -> int:
     say_broken(args.templates)
     device = resolve_device(args.device)
     if device == "cpu" and args.size != "small":
-        raise BadRequest(f"The emulator would take days over the {args.size} size; give --size small.", field="size")
+        raise BadRequest(f"The emulator would need days for the {args.size} size; give --size small.", field="size")
     session = Session.create(name=args.session)
     with Runner() as runner:
         bench = Bench(plan, session, runner, device=device,
@@ -132,7 +132,7 @@ def _run(args: argparse.Namespace) -> int:
         try:
             result = bench.run(time_limit_s=args.time_limit)
         except KeyboardInterrupt:
-            print(f"Stopped. Session {session.name} keeps the finished trials. To go on, run the same command with "
+            print(f"Stopped. Session {session.name} keeps the finished trials. To continue, run the same command with "
                   f"--session {session.name}.", file=sys.stderr)
             return exit_codes.INTERRUPTED
     print(result.sentence, file=sys.stderr)
@@ -153,7 +153,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _table(args: argparse.Namespace) -> int:
     if args.check and not (args.readme or args.docs):
-        raise BadRequest("--check needs the file to look at: --readme README.md, --docs docs/benchmark.md, or both.")
+        raise BadRequest("--check needs the file to compare: --readme README.md, --docs docs/benchmark.md, or both.")
     sessions = _sessions(args)
     cells = cells_of(sessions)
     files = [(f, make) for f, make in ((args.readme, markdown.short), (args.docs, markdown.long)) if f]
@@ -224,7 +224,7 @@ def _precision(args: argparse.Namespace) -> str:
     """The class that --dtype and --precision name together."""
     precision = args.precision or CLASSES_OF[args.dtype or "float32"][0]
     if args.dtype and dtype_of(precision) != args.dtype:
-        raise BadRequest(f"The class {precision} is of {dtype_of(precision)}; for {args.dtype} choose "
+        raise BadRequest(f"The class {precision} is for {dtype_of(precision)}; for {args.dtype} choose "
                          f"{' or '.join(CLASSES_OF[args.dtype])}.", field="precision")
     return str(precision)
 

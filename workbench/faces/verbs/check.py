@@ -8,9 +8,9 @@ your environment variables. With bwrap it has no network and can write only to i
 limits where it can write, or a separate user account if root runs the check. Without any of them the file runs without a
 sandbox. The last line of the report names the sandbox.
 
-Each answer is shown on stderr as soon as it is known; the report follows on stdout. With --json stdout has one JSON object a
+Each answer is shown on stderr as soon as it is known; the report follows on stdout. With --json stdout has one JSON object per
 line. {"kind": "answer", ...} is one answer; a later answer with the same "key" replaces an earlier one. The last line is
-{"kind": "report", ...}, the whole report ("check ... --json | tail -n 1"). After Ctrl-C the report holds what was known.
+{"kind": "report", ...}, the whole report ("check ... --json | tail -n 1"). After Ctrl-C the report holds the answers so far.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--build-limit", type=float, default=300.0, metavar="S",
                         help="seconds for import and build (default 300)")
     parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="memory of the file's process (default 16)")
-    parser.add_argument("--effort", choices=("quick", "normal", "full"), default="normal", help="how long to time")
+    parser.add_argument("--effort", choices=("quick", "normal", "full"), default="normal", help="how long to measure times")
     parser.add_argument("--no-time", action="store_true", help="check without timing")
     parser.add_argument("--no-nvcc", action="store_true", help="on a machine without a GPU: do not compile with nvcc")
     parser.add_argument("--check-seed", type=int, metavar="N", help="repeat a check with the seed of its report")
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.log and not args.json and (log := log_text(check.report)):
         print(log)
     if check.report.stopped:
-        print("Stopped. The report holds the answers that were known.", file=sys.stderr)
+        print("Stopped. The report holds the answers so far.", file=sys.stderr)
         return INTERRUPTED
     if check.report.failed:
         return WRONG

@@ -1,13 +1,13 @@
-"""Compare two sessions: the same work and the same variant in both, with the ratio of their medians.
+"""Compare two sessions: for each variant on the same work, the ratio of the medians and a verdict.
 
-The verdict is a bootstrap interval of the ratio of medians, as everywhere in the Workbench, from the samples of both sessions.
-Times of different devices and emulated times are never compared. A config that both sessions hold is compared with itself.
-If a variant's configs differ (for example after a new default), its fastest right config in A is compared with its fastest
+The verdict comes from a bootstrap interval of this ratio, computed from the samples of both sessions. Times of different
+devices and emulated times are never compared. If both sessions hold a config, its two trials are compared. If they hold
+different configs of a variant (for example after a new default), its fastest right config in A is compared with its fastest
 right config in B, and the row says so.
 
-Exits 1 on a regression, or if B has no trials. A regression is a candidate that was right in A and in B is wrong, missing or
-SLOWER. Exits 3 if B's machine could not judge a candidate that was right in A, for example without a compiler. Exits 2 if a
-session does not exist, and 0 otherwise. To guard a kernel in CI, record both sessions with the same command:
+Exits 1 on a regression, or if B has no trials. A regression is a candidate that is right in A, and wrong, missing or SLOWER in
+B. Exits 3 if B's machine could not judge a candidate that is right in A, for example without a compiler. Exits 2 if a session
+does not exist, and 0 otherwise. To guard a kernel in CI, record both sessions with the same command:
 
     python -m workbench run --preset kb74 --variant mine --session after && python -m workbench compare before after
 """

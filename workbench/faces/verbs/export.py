@@ -5,7 +5,7 @@
     python -m workbench export --preset kb74 --best --out model_new.py    the best known ones for this GPU
     python -m workbench export --suite models --out FOLDER      a file for every layer of a suite, and a table
 
-A direction that is not chosen is left to PyTorch; the file then says so.
+PyTorch computes a direction for which no kernel is chosen; the file then says so.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", default="",
                         help="precision of the kernels; with --best: the class tf32 or ieee (default: the "
                         "precision that PyTorch uses by default)")
-    parser.add_argument("--best", action="store_true", help="use the best known variants and configs, from recorded benches")
+    parser.add_argument("--best", action="store_true", help="use the best known variants and configs of this layer")
     parser.add_argument("--arch", metavar="sm_90", help="with --best: GPU to choose for (default: the GPU of this machine)")
-    parser.add_argument("--suite", choices=tuple(SUITES), help="write the best known files of all layers of a suite into the "
-                        "folder --out, with a table, README.md")
+    parser.add_argument("--suite", choices=tuple(SUITES), help="write a file with the best known kernels for every layer of a "
+                                                               "suite into the folder --out, and a table, README.md")
     parser.add_argument("--session", metavar="NAME", help="take the fastest right candidates of this session")
     parser.add_argument("--trial", action="append", default=[], metavar="ID",
                         help="with --session: take the candidate of this trial; may be given once for each direction")
@@ -53,8 +53,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="folder of templates (default: the shipped ones); with --session: the folder that it used")
     parser.add_argument("--class-name", default="ModelNew")
     parser.add_argument("--constructor", choices=("auto", "module"), default="auto",
-                        help="auto: arguments of KernelBench's Model for its layers, else of nn.ConvTranspose; module: always "
-                             "of nn.ConvTranspose")
+                        help="auto: arguments of KernelBench's Model for its layers, otherwise of nn.ConvTranspose; module: "
+                             "always of nn.ConvTranspose")
     parser.add_argument("--debug-sync", action="store_true", help="synchronise after each kernel and name a kernel that fails")
     parser.add_argument("--verify", action="store_true",
                         help="run the exported file in a fresh process first; write it only if it is right")

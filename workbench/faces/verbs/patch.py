@@ -3,15 +3,15 @@
     python -m workbench patch my_module:build_model --inputs my_module:inputs
     python -m workbench patch my_module:build_model --train --autocast bfloat16 --out kernels.py --figure model.html
 
-build_model returns a torch.nn.Module. inputs returns a tensor, a tuple of arguments or a dict of named ones. Your module is
-looked for in this folder first. It runs in a process of its own, with your rights and without a sandbox, as a training script
+build_model returns a torch.nn.Module. inputs returns a tensor, a tuple of arguments or a dict of named arguments. Python looks
+for your module in this folder first. It runs in its own process, with your rights and without a sandbox, as a training script
 does.
 
 A layer is replaced only if its kernels are judged right and are FASTER than PyTorch in your model, on this GPU. If the whole
 step gets slower, nothing is replaced. On the CPU the kernels are emulated and nothing is timed, so no layer is replaced unless
 --keep right is given.
 
-The file of --out has all kernels, patch(model) and unpatch(model). It needs torch, but no workbench.
+The file of --out has all kernels, patch(model) and unpatch(model). It needs torch, nvcc and ninja, but not the workbench.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FIGURES = (".html", ".json")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODULE:CALLABLE", help="function that returns the model; FILE.py:CALLABLE works, too")
+    parser.add_argument("model", metavar="MODULE:CALLABLE", help="function that returns the model; also FILE.py:CALLABLE")
     parser.add_argument("--inputs", default="", metavar="MODULE:CALLABLE",
                         help="function that returns the inputs (default: 'inputs' of the same module, or the model's example)")
     parser.add_argument("--train", action="store_true", help="also judge and time a training step (Adam)")
@@ -44,9 +44,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", default=FASTER_ONLY, choices=KEEP,
                         help="faster: replace only layers that are FASTER here (default); right: replace each layer whose "
                              "kernels are right, timed or not. On the CPU only 'right' replaces anything")
-    parser.add_argument("--effort", choices=EFFORTS, default="normal", help="how long to time")
-    parser.add_argument("--tune", action="store_true", help="first search for the fastest kernels of each layer on this GPU, a "
-                        "minute each; what was tuned before is not searched again")
+    parser.add_argument("--effort", choices=EFFORTS, default="normal", help="how long to measure times")
+    parser.add_argument("--tune", action="store_true", help="first tune each layer on this GPU, a minute each; layers that "
+                                                            "were tuned before are not tuned again")
     parser.add_argument("--seed", type=int, default=0, help="seed of the model, the inputs and each step (default 0)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the kernels with patch(model) and unpatch(model)")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="write the figure as .html or .json")

@@ -24,7 +24,7 @@ from ..exit_codes import RIGHT
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="session, cache file of Kernel Tuner, or T4 file")
     parser.add_argument("--searches", default="surrogate,random", metavar="NAMES",
-                        help="list with commas of surrogate, random, tpe, kt:NAME (default surrogate,random)")
+                        help="comma-separated list of surrogate, random, tpe, kt:NAME (default surrogate,random)")
     parser.add_argument("--repeats", type=int, default=100, metavar="N", help="runs of each search (default 100)")
     parser.add_argument("--trials", type=int, default=100, metavar="N", help="trials of each run (default 100)")
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="surrogate proposes N trials at a time (default 1)")

@@ -47,14 +47,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_candidates(parser)
     parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V[,V]",
                         help="value of a tunable; several values make several candidates")
-    parser.add_argument("--source", metavar="FILE", help="judge this text: a template or a rendered source ('show --trial ID "
-                        "--source'), edited by hand. SESSION:TRIAL: the text that a session keeps of a trial")
+    parser.add_argument("--source", metavar="FILE", help="judge this file: an edited template or an edited source of a trial "
+                                                         "('show --trial ID --source'). SESSION:TRIAL: the source that a "
+                                                         "session keeps of a trial")
     parser.add_argument("--fork-of", default="", metavar="CANDIDATE", help="with --source: what FILE was before it was edited, "
                         "SESSION:TRIAL or a variant (default: the variant that FILE names)")
-    parser.add_argument("--best", action="store_true", help="use the best known variants and configs, from recorded benches")
+    parser.add_argument("--best", action="store_true", help="use the best known variants and configs of this layer")
     parser.add_argument("--precision", default="", help="ieee, tf32, tf32x3, fp16, bf16 or fp64")
     parser.add_argument("--form", choices=("constant", "runtime"), default="constant",
-                        help="pass layer parameters as constants in the source, or as arguments")
+                        help="the layer's parameters are constants in the source, or arguments")
     parser.add_argument("--flag", action="append", default=[], metavar="FLAG", help="compile flag for nvcc: "
                         "--flag=--use_fast_math")
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
@@ -65,7 +66,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="PyTorch modes to measure; quick: TF32 on and off, at stride 1 also as a convolution; "
                              "strong: all modes and other formulations of the layer; default: only PyTorch with its default "
                              "settings")
-    parser.add_argument("--max-autotune", action="store_true", help="strong baselines also by torch.compile with max-autotune")
+    parser.add_argument("--max-autotune", action="store_true", help="measure strong baselines also by torch.compile with "
+                                                                    "max-autotune")
     parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
     parser.add_argument("--baselines-only", action="store_true", help="measure only PyTorch")
     parser.add_argument("--modules", action="store_true", help="also judge the best candidates as one ModelNew (module_ms)")

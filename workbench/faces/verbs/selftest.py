@@ -1,7 +1,6 @@
-"""Run the adversarial test suite on this machine: kernels and modules that are broken or cheat. Each must get
-exactly its expected status. Prints one line an attack: whether it was caught, its status, and what happened.
-With --honest also run right files and count those that are called wrong. Exits 1 if an attack is not caught or a right
-file is called wrong.
+"""Run the adversarial test suite on this machine: kernels and modules that are broken or cheat. Each must get exactly its
+expected status. Prints one line per attack: whether it was caught, its status, and what happened. With --honest also run
+right files and count those that are called wrong. Exits 1 if an attack is not caught or a right file is called wrong.
 
     python -m workbench selftest --device cpu
     python -m workbench selftest --device cpu --honest only
@@ -28,14 +27,14 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="also run the right files, or only these; the result is not stored")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--write", type=Path, metavar="FILE",
-                        help="put the matrix of sources and statuses into this file, in place of the table between its lines "
-                             "<!-- matrix of cpu --> and <!-- end --> (or cuda)")
+                        help="replace the table in this file, between the lines <!-- matrix of cpu --> (or cuda) and <!-- end "
+                             "-->, with the table of sources and statuses")
 
 
 def run(args: argparse.Namespace) -> int:
     """0 all as expected, 1 one got through or a right file is called wrong, 3 nothing could be built here."""
     if args.write and args.honest == "only":
-        raise BadRequest("--honest only runs no attacks, so there is no matrix to write. Leave out --write or the word only.",
+        raise BadRequest("'--honest only' runs no attacks, so there is no table to write. Leave out --write or the word only.",
                          field="write")
     show = (lambda result: None) if args.json else _show
     wanted = attacks.chosen(args.only) if args.only else None

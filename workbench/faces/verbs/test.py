@@ -1,4 +1,4 @@
-"""Check variants on awkward layers and print one line a case.
+"""Check variants on awkward layers and print one line per case.
 
 Exits 0 only if at least one case ran and every case is right. Effort: quick (under 45 s), normal, full (all dtypes, both
 forms of the layer).
@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
         args.json.write_text(json.dumps(to_json(cases), indent=1))
     bad = sum(not c.ok for c in cases)
     if not cases:
-        print("Nothing ran: no chosen variant applies to the chosen layers.", file=sys.stderr)
+        print("Nothing ran: no chosen variant serves the chosen layers.", file=sys.stderr)
         return exit_codes.NOTHING_RAN
-    print(f"{len(cases) - bad} of {len(cases)} cases hold." +
-          (" A template could not be read (above), so not every variant was tried." if left_out else ""))
+    print(f"{len(cases) - bad} of {len(cases)} cases are right." +
+          (" A template could not be read (see above), so not every variant was tried." if left_out else ""))
     return exit_codes.of(c.status for c in cases) or (exit_codes.WRONG if left_out else exit_codes.RIGHT)

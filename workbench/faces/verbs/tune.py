@@ -6,6 +6,7 @@
     python -m workbench tune --resume NAME                           continue, also after it was killed
     python -m workbench tune kb74 --explain                          what would be searched, and why the rest is not
     python -m workbench tune --suite models --precision tf32,bf16 --minutes 480
+    python -m workbench tune kb74 --cluster tcp://HOST:8786          on the GPUs of a cluster
 
 A search proposes candidates of all variants that serve the layer. Some are built while others are judged and timed, on every
 free GPU of the same kind. Then the best are timed in turns, a fixed rule breaks ties, and the winner is judged again on fresh
@@ -21,6 +22,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -30,10 +32,13 @@ from ...core.presets import SUITES, default_size
 from ...core.trial import Status
 from ...drive.machine.devices import resolve_device
 from ...drive.running.runner import Runner
+from ...drive.running.workers import device_of
 from ...drive.sessions.session import Session
 from ...drive.tuning import text
 from ...drive.tuning.batch import BatchRequest, batch
-from ...drive.tuning.tune import EFFORTS, TuneRequest, TuneResult, asked, explain, limited, tune
+from ...drive.tuning.cluster import Joined, joined
+from ...drive.tuning.feed import EFFORTS, TuneRequest
+from ...drive.tuning.tune import TuneResult, asked, cluster_kind, explain, limited, tune
 from .. import exit_codes
 from ..arguments import add_workload, say_broken, session_from, workload_from
 
@@ -44,22 +49,24 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--small", action="store_true", help="the small size of a named layer")
     parser.add_argument("--direction", action="append", choices=DIRECTIONS, help="may be given several times (default: all)")
     parser.add_argument("--precision", default="", help="class to tune in: tf32, ieee, fp16 or bf16 (default: the precision "
-                        "that PyTorch uses by default); with --suite a list with commas (default: tf32)")
+                        "that PyTorch uses by default); with --suite a comma-separated list (default: tf32)")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME",
                         help="search only this variant; may be given several times (default: all)")
     parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
-    parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N; auto takes every free GPU of "
-                        "the first one's kind, cuda:N that one alone")
+    parser.add_argument("--device", default="auto", help="cpu: the emulator; cuda:N: only this GPU; auto (default): every "
+                                                         "free GPU of the same kind as the first")
+    parser.add_argument("--cluster", metavar="ADDRESS", help="use the GPUs of the cluster of dask.distributed whose scheduler "
+                                                              "has this address")
     parser.add_argument("--effort", choices=tuple(EFFORTS),
                         help="quick: a minute; normal: ten minutes (default); full: until every candidate has been tried, at "
-                        "most 20 000 a direction")
+                             "most 20 000 per direction")
     parser.add_argument("--trials", type=int, metavar="N", help="stop after N candidates; replaces the limit of --effort")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes; replaces the limit of --effort")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
     parser.add_argument("--resume", metavar="NAME", help="continue the tune of this session; --trials, --minutes or --effort "
                         "set a new limit")
     parser.add_argument("--suite", choices=tuple(SUITES), help="share --minutes or --trials over all layers of a suite")
-    parser.add_argument("--explain", action="store_true", help="print what would be searched, and end")
+    parser.add_argument("--explain", action="store_true", help="print what would be searched, and stop")
     parser.add_argument("--no-baselines", action="store_true", help="do not measure PyTorch")
     parser.add_argument("--run-timeout", type=float, default=60.0, metavar="S", help="seconds for one run (default 60)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON; progress goes to stderr")
@@ -67,27 +74,47 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 a winner in every direction, 1 none in one of them, 3 nothing could run, 130 stopped; the best so far is printed."""
+    if args.cluster and args.device != "auto":
+        raise BadRequest("--cluster takes the GPUs of the cluster; leave out --device.", field="cluster")
     if args.suite:
         return _suite(args)
-    request, session = _asked(args)
-    with Runner() as runner:
+    kind = cluster_kind(session_from(args.resume)) if args.resume else ""
+    if kind and not args.cluster:
+        raise BadRequest(f"The tune of session {args.resume} ran on a cluster; give --cluster ADDRESS.", field="cluster")
+    with Runner() as runner, _cluster(args, runner, kind) as cluster:
+        request, session = _asked(args, device_of(cluster.places[0]) if cluster.places else "")
         if args.explain:
-            told = explain(request, runner)
+            told = explain(request, runner, *cluster.places[:1])
             print(json.dumps({d: e.to_json() for d, e in told.items()}) if args.json else text.explained(told))
             return exit_codes.RIGHT
         if session is None:
             session = Session.create(name=args.session)
         say = partial(print, file=sys.stderr, flush=True)
         say(f"Session {session.name}")
-        result = tune(request, session, runner, on_line=say, on_space=lambda told: say(text.explained(told, short=True)))
-    return _told(result, session, args)
+        for note in cluster.notes:
+            say(note)
+        result = tune(request, session, runner, on_line=say, places=cluster.places,
+                      on_space=lambda told: say(text.explained(told, short=True)))
+    return _told(result, session, args, cluster)
+
+
+def _cluster(args: argparse.Namespace, runner: Runner, prefer: str = "") -> AbstractContextManager[Joined]:
+    """The places of --cluster; none without it."""
+    return joined(runner.workers, args.cluster, prefer=prefer) if args.cluster else nullcontext(Joined((), ()))
 
 
 def _suite(args: argparse.Namespace) -> int:
     if args.name or args.preset or args.layer or args.resume or args.explain:
         raise BadRequest("--suite names the layers; leave out the layer, --resume and --explain. To continue a suite, give the "
                          "same --session.", field="suite")
-    size = "small" if args.small else default_size(resolve_device(args.device))
+    with Runner() as runner, _cluster(args, runner) as cluster:
+        return _all_of(args, runner, cluster)
+
+
+def _all_of(args: argparse.Namespace, runner: Runner, cluster: Joined) -> int:
+    """Tune the layers of the suite."""
+    device = device_of(cluster.places[0]) if cluster.places else resolve_device(args.device)
+    size = "small" if args.small else default_size(device)
     first = next(iter(SUITES[args.suite].values())).workload(size, "float32")
     each = TuneRequest(first, tuple(dict.fromkeys(args.direction or DIRECTIONS)), "", args.device, args.effort or "normal",
                        variants=tuple(args.variant), templates=args.templates, seed=args.seed,
@@ -97,10 +124,12 @@ def _suite(args: argparse.Namespace) -> int:
     name = args.session or Session.create().name
     say = partial(print, file=sys.stderr, flush=True)
     say(f"Session {name}, with a session for each layer")
-    with Runner() as runner:
-        jobs = batch(request, name, runner, on_line=say)
+    for note in cluster.notes:
+        say(note)
+    jobs = batch(request, name, runner, on_line=say, places=cluster.places)
     for job in jobs:
-        print(f"{job.name}, session {job.session}" if job.result else f"{job.name} was not tuned: the limit came first.")
+        print(f"{job.name}, session {job.session}" if job.result else f"{job.name} was not tuned: the limit was reached "
+                                                                      "before.")
         if job.result:
             print(text.result(job.result))
             if job.result.state == "failed":
@@ -108,15 +137,19 @@ def _suite(args: argparse.Namespace) -> int:
     return suite_code([job.result for job in jobs])
 
 
-def _told(result: TuneResult, session: Session, args: argparse.Namespace) -> int:
-    print(json.dumps(text.as_json(result, session)) if args.json else text.result(result))
+def _told(result: TuneResult, session: Session, args: argparse.Namespace, cluster: Joined) -> int:
+    print(json.dumps(text.as_json(result, session) | {"notes": cluster.notes}) if args.json else text.result(result))
     if not args.json:
+        for note in cluster.notes:
+            print(note)
         print(f"Session {session.path}")
     if result.state == "failed":
         print(result.message, file=sys.stderr)
-    if result.state == "stopped":
-        print(f"Stopped. Session {session.name} keeps the finished trials. To continue, run: "
-              f"{shlex.join(['python', '-m', 'workbench', 'tune', '--resume', session.name])}", file=sys.stderr)
+    if result.state != "done":
+        words = ["python", "-m", "workbench", "tune", "--resume", session.name]
+        words += ["--cluster", args.cluster] if args.cluster else []
+        stopped = f"Stopped. Session {session.name} keeps the finished trials. " if result.state == "stopped" else ""
+        print(f"{stopped}To continue, run: {shlex.join(words)}", file=sys.stderr)
     return exit_code(result)
 
 
@@ -138,8 +171,8 @@ def suite_code(results: Sequence[TuneResult | None]) -> int:
     return exit_codes.WRONG
 
 
-def _asked(args: argparse.Namespace) -> tuple[TuneRequest, Session | None]:
-    """What to tune, and the session of a tune that goes on."""
+def _asked(args: argparse.Namespace, device: str) -> tuple[TuneRequest, Session | None]:
+    """What to tune, and the session of a tune that goes on. `device`: that of the cluster, if it is on one."""
     if args.resume:
         if args.name or args.preset or args.layer or args.session or args.suite:
             raise BadRequest("--resume takes layer and directions from the session; leave out the layer, --session and "
@@ -156,7 +189,7 @@ def _asked(args: argparse.Namespace) -> tuple[TuneRequest, Session | None]:
         if args.preset is None:
             raise BadRequest("--small needs a named layer; give NAME or --preset.", field="small")
         args.preset = f"{args.preset.partition('/small')[0]}/small"
-    device = resolve_device(args.device)   # a wrong name is refused at once
+    device = device or resolve_device(args.device)   # a wrong name is refused at once
     say_broken(args.templates)
     return TuneRequest(
         workload_from(args, device), tuple(dict.fromkeys(args.direction or DIRECTIONS)), args.precision, args.device,

@@ -1,4 +1,5 @@
-"""List the kernel templates with direction, idea and tunables; or say which can run a layer on a GPU, and which is best.
+"""List the kernel templates with direction, idea and tunables. With a layer: list which of them can run it on a GPU, and the
+best known one.
 
     python -m workbench variants --preset models/pose --arch sm_86
 """
@@ -14,7 +15,7 @@ from ...core.gpu import sm_of
 from ...core.layer import LAUNCHES, Workload
 from ...core.precision import PRECISIONS_OF
 from ...core.space import SearchSpace
-from ...core.start import start
+from ...core.start_config import start
 from ...core.variants import PRECISIONS, Variant, discover
 from ...drive.exporting.best_recipe import arch_of, best_known, origin
 from ..arguments import add_workload, say_broken, workload_from
@@ -22,11 +23,11 @@ from ..arguments import add_workload, say_broken, workload_from
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
-    parser.add_argument("--json", action="store_true", help="print JSON; without a layer")
+    parser.add_argument("--json", action="store_true", help="print JSON; only without a layer")
     add_workload(parser, required=False)
-    parser.add_argument("--arch", metavar="sm_90", help="with a layer: the GPU to ask for (default: the GPU of this machine)")
+    parser.add_argument("--arch", metavar="sm_90", help="with a layer: the GPU (default: that of this machine)")
     parser.add_argument("--precision", choices=PRECISIONS, default="", metavar="tf32",
-                        help="with a layer: what to compute in (default: each variant's own)")
+                        help="with a layer: the precision (default: the first of each variant)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -146,7 +146,7 @@ _RULES = (
           "Put the text of {0} into the file: it is checked alone, in an empty folder."),
     _rule(r"^RecursionError", "End the recursion: {here} calls itself again and again."),
     _rule(r"cannot assign (?:module|parameter)s? before Module.__init__", "Call super().__init__() first in __init__."),
-    _rule(r"^TypeError: (\w+) is no nn\.Module$", "Write class {0}(nn.Module)."),
+    _rule(r"^TypeError: (\w+) is not an nn\.Module$", "Write class {0}(nn.Module)."),
     _rule(r"missing the required \"forward\" function", "Define forward, with the arguments of the reference's."),
     _rule(r"must implement either the backward or vjp", "Define a static method backward in the autograd.Function."),
     _rule(r"must implement the forward function|You must implement the forward",

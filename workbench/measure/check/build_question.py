@@ -78,7 +78,7 @@ def _of_no_python(wrong: str, line: int) -> str:
         return f"Remove line {line}: it is a fence of Markdown. Keep only the code between the fences."
     words = wrong.rstrip(".:!").split()
     if len(words) > 2 and all(re.fullmatch(r"[A-Za-z][\w'-]*,?", w) for w in words):
-        return f"Remove line {line}, or make it a comment: it is no Python."
+        return f"Remove line {line}, or make it a comment: it is not Python."
     return ""
 
 

@@ -215,7 +215,7 @@ class _Check:
         key, question = "precision", "As exact as the reference?"
         if unknown:
             self.questions.append(Question(key, question, Answer.WARNED, f"Not known. The file declares {unknown!r}, which is "
-                                           "no precision; it is judged as one that declares none.",
+                                           "no precision; the declaration is ignored.",
                                            f"Declare one of {', '.join(DECLARED.values())}."))
         if unknown or not precision or trial.dtype != "float32":
             return ""

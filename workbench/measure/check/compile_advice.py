@@ -53,7 +53,7 @@ def compile_advice(message: str, place: Place) -> str:
     """What to do about a compiler's error."""
     if place.cpp and _CUDA_ONLY.search(place.text):
         more = "Put CUDA code into cuda_sources" if not place.with_cuda else "Move this line to cuda_sources"
-        return f"{more}: cpp_sources is compiled by g++, which knows no kernels and no launches."
+        return f"{more}: g++ compiles cpp_sources, and it does not know kernels and launches."
     for pattern, advice in _RULES:
         if found := pattern.search(message):
             said = advice(found, place)

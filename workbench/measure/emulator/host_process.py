@@ -5,9 +5,7 @@
 `kernel.apart` is the judge's side. The process of a candidate has its inputs and outputs in shared memory, which is closed
 outside of kernels and copies. It has no seed, no truth, and no descriptor but those of this protocol. Before it loads the
 library it gives up writing files, reading other files than libraries, starting processes, sockets, and signals to others, as
-far as the system can. One line of JSON asks, one answers:
-
-    ["workspace", [PROBLEM]]  or  ["launch", ORDER, ENVIRONMENT, [PROBLEM], [OFFSET or null, ...], BYTES]  or  ["last_error"]
+far as the system can. core/process_orders.py has what it is asked and answers: a line of JSON each.
 """
 
 from __future__ import annotations
@@ -21,11 +19,13 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ...core import landlock, seccomp
+from ...core.process_orders import ErrorAsked, HostAnswer, HostAsked, LaunchAsked, LauncherOrder, WorkspaceAsked
+from ...core.typed import read, reader, to_json
 
 FDS = 4                     # what comes with each candidate: requests, replies, how it ended, memory
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -34,6 +34,7 @@ _POLL_MS = 200
 _READS = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/sys/devices/system", "/proc/self")
 _RUNTIMES = ("libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0")
 _REFUSED = (*seccomp.TO_OTHERS, *seccomp.STARTS, *seccomp.SIGNALS, "socket")
+_READERS = {kind.operation: reader(kind) for kind in (WorkspaceAsked, LaunchAsked, ErrorAsked)}
 _libc = ctypes.CDLL(None)
 _libc.mmap.restype = ctypes.c_void_p
 
@@ -52,13 +53,13 @@ def main(argv: list[str]) -> int:
                 return 0
             if os.fork() == 0:
                 asked.close()
-                _watch(json.loads(data), *fds)
+                _watch(read(LauncherOrder, json.loads(data)), *fds)
                 os._exit(0)
             for fd in fds:
                 os.close(fd)
 
 
-def _watch(job: dict[str, Any], requests: int, replies: int, ended: int, memory: int) -> None:
+def _watch(job: LauncherOrder, requests: int, replies: int, ended: int, memory: int) -> None:
     """Start the candidate's process; kill it, and what it has started, when the judge lets go; say how it ended."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -97,21 +98,21 @@ def _watch(job: dict[str, Any], requests: int, replies: int, ended: int, memory:
         os.write(ended, b"%d" % os.waitstatus_to_exitcode(status))
 
 
-def _answer(job: dict[str, Any], requests: int, replies: int, memory: int) -> None:
+def _answer(job: LauncherOrder, requests: int, replies: int, memory: int) -> None:
     with os.fdopen(requests, "r", encoding="utf-8") as asked:
-        def say(*words: object) -> None:
-            os.write(replies, json.dumps(words).encode() + b"\n")
+        def say(answer: HostAnswer) -> None:
+            os.write(replies, to_json(answer).encode() + b"\n")
 
-        _give_up(Path(job["library"]))
+        _give_up(job.library)
         try:
-            launcher = _Library(job["library"], job["symbol"], job["arguments"], memory)
+            launcher = _Library(job, memory)
         except (OSError, AttributeError) as error:
-            say("missing" if isinstance(error, AttributeError) else "not loaded", str(error))
+            say(HostAnswer(text=str(error), loaded="missing" if isinstance(error, AttributeError) else "not loaded"))
             return
-        say("loaded", "")
+        say(HostAnswer(loaded="loaded"))
         for line in asked:
-            operation, *rest = json.loads(line)
-            say(*getattr(launcher, operation)(*rest))
+            operation, what = json.loads(line)
+            say(launcher.answer(_READERS[operation](what)))
 
 
 def _give_up(library: Path) -> None:
@@ -128,32 +129,28 @@ def _give_up(library: Path) -> None:
 class _Library:
     """The launcher of one candidate. Raises OSError if it cannot be loaded, AttributeError if a function is missing."""
 
-    def __init__(self, path: str, symbol: str, arguments: int, memory: int) -> None:
-        self._library, self._memory = ctypes.CDLL(path), memory
-        self._query, self._launch = self._library[f"{symbol}_workspace"], self._library[symbol]
+    def __init__(self, job: LauncherOrder, memory: int) -> None:
+        self._library, self._memory = ctypes.CDLL(str(job.library)), memory
+        self._query, self._launch = self._library[f"{job.symbol}_workspace"], self._library[job.symbol]
         self._query.restype, self._launch.restype = ctypes.c_longlong, ctypes.c_int
-        self._query.argtypes, self._launch.argtypes = [ctypes.c_void_p], [ctypes.c_void_p] * arguments
+        self._query.argtypes, self._launch.argtypes = [ctypes.c_void_p], [ctypes.c_void_p] * job.arguments
         self._words = self._library.cuda_on_cpu_last_error
         self._words.restype = ctypes.c_char_p
         self._start = 0   # where the memory is mapped
 
-    def workspace(self, problem: list[int]) -> tuple[object, ...]:
-        return self._query(ctypes.byref(_problem(problem))), ""
+    def answer(self, asked: HostAsked) -> HostAnswer:
+        if isinstance(asked, WorkspaceAsked):
+            return HostAnswer(self._query(ctypes.byref(_problem(asked.problem))))
+        code = self._launched(asked) if isinstance(asked, LaunchAsked) else self._library.cudaGetLastError()
+        return HostAnswer(code, (self._words() or b"").decode(errors="replace") if code else "")
 
-    def launch(self, order: str, environment: dict[str, str], problem: list[int], offsets: list[int | None], size: int
-               ) -> tuple[object, ...]:
+    def _launched(self, asked: LaunchAsked) -> int:
         if not self._start:
-            self._map(size)
-        os.environ.update(environment)
-        self._library.cuda_on_cpu_set_order(order.encode())
-        pointers = [None if offset is None else self._start + offset for offset in offsets]
-        return self._told(self._launch(ctypes.byref(_problem(problem)), *pointers, None))
-
-    def last_error(self) -> tuple[object, ...]:
-        return self._told(self._library.cudaGetLastError())
-
-    def _told(self, code: int) -> tuple[object, ...]:
-        return code, (self._words() or b"").decode(errors="replace") if code else ""
+            self._map(asked.size)
+        os.environ.update(asked.environment)
+        self._library.cuda_on_cpu_set_order(asked.threads.encode())
+        pointers = [None if offset is None else self._start + offset for offset in asked.offsets]
+        return self._launch(ctypes.byref(_problem(asked.problem)), *pointers, None)
 
     def _map(self, size: int) -> None:
         # Python's own mmap would keep a descriptor, to which host code could write.
@@ -166,7 +163,7 @@ class _Library:
         self._library.cuda_on_cpu_set_device_memory((ctypes.c_size_t * 2)(self._start, size), 1, 0)
 
 
-def _problem(values: list[int]) -> ctypes.Array[ctypes.c_longlong]:
+def _problem(values: Sequence[int]) -> ctypes.Array[ctypes.c_longlong]:
     return (ctypes.c_longlong * len(values))(*values)
 
 

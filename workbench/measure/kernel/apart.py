@@ -19,12 +19,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ...core.plain_text import plain
+from ...core.process_orders import ErrorAsked, HostAnswer, HostAsked, LaunchAsked, LauncherOrder, WorkspaceAsked
 from ...core.trial import Status
+from ...core.typed import read, to_json
 from ..emulator import host_process
 from .findings import Finding
 from .launch import ARGUMENTS, ORDER, MissingSymbol
@@ -53,16 +54,17 @@ class LauncherApart:
         self._open = [self._requests, self._replies, self._ended, self._memory]
         self._buffer = b""
         fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # or a read of ours would end this process
-        job = {"library": str(library), "symbol": symbol, "arguments": 1 + len(ARGUMENTS[direction]) + 2}
+        job = LauncherOrder(library, symbol, 1 + len(ARGUMENTS[direction]) + 2)
         fds = [to_read, to_write, to_say, self._memory]
         try:
-            _send(json.dumps(job).encode(), fds)
+            _send(to_json(job).encode(), fds)
         finally:
             for fd in fds[:3]:
                 os.close(fd)
-        said, text = self._answer()
-        if said != "loaded":
-            raise MissingSymbol(f"The library exports no {symbol}.") if said == "missing" else OSError(plain(text)[:500])
+        said = self._answer()
+        if said.loaded != "loaded":
+            raise MissingSymbol(f"The library exports no {symbol}.") if said.loaded == "missing" else OSError(
+                plain(said.text)[:500])
 
     def __del__(self) -> None:
         for fd in self._open:
@@ -79,17 +81,17 @@ class LauncherApart:
         return tensor
 
     def workspace_bytes(self, problem: ctypes.Array) -> int:
-        return self._number("workspace", list(problem))
+        return self._number(WorkspaceAsked(tuple(problem)))
 
     def __call__(self, problem: ctypes.Array, tensors: Mapping[str, torch.Tensor | None], workspace: torch.Tensor | None,
                  stream: int) -> int:
         given = [*(tensors.get(name) for name in ARGUMENTS[self.direction]), workspace]
         environment = {name: value for name, value in os.environ.items() if name.startswith(_CUDACPU)}
-        return self._number("launch", environment.pop(ORDER, ""), environment, list(problem), [*map(self._offset, given)],
-                            self._bytes)
+        return self._number(LaunchAsked(environment.pop(ORDER, ""), environment, tuple(problem),
+                                        tuple(map(self._offset, given)), self._bytes))
 
     def last_error(self) -> int:
-        return self._number("last_error")
+        return self._number(ErrorAsked())
 
     def error_text(self, code: int) -> str:
         return self._text or f"error {code}"
@@ -100,17 +102,17 @@ class LauncherApart:
         address = tensor.data_ptr()
         return next(offset + address - start for start, size, offset in self._places if start <= address < start + size)
 
-    def _number(self, *request: Any) -> int:
+    def _number(self, asked: HostAsked) -> int:
         with suppress(BrokenPipeError):  # it has ended: reading says how
-            os.write(self._requests, json.dumps(request).encode() + b"\n")
-        code, text = self._answer()
-        if type(code) is not int or not -1 << 63 <= code < 1 << 63:
+            os.write(self._requests, to_json([asked.operation, asked]).encode() + b"\n")
+        said = self._answer()
+        if said.loaded or not -1 << 63 <= said.number < 1 << 63:
             raise self._odd()
-        if code:
-            self._text = plain(text)[:1000]
-        return code
+        if said.number:
+            self._text = plain(said.text)[:1000]
+        return said.number
 
-    def _answer(self) -> tuple[Any, str]:
+    def _answer(self) -> HostAnswer:
         while b"\n" not in self._buffer:
             data = os.read(self._replies, _MOST_ANSWER)
             if not data:
@@ -120,12 +122,12 @@ class LauncherApart:
                 raise self._odd()
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
-            said, text = json.loads(line)
-        except (ValueError, TypeError, RecursionError):
+            said = read(HostAnswer, json.loads(line))
+        except (ValueError, RecursionError):
             raise self._odd() from None
-        if not isinstance(text, str) or self._buffer:
+        if self._buffer:
             raise self._odd()
-        return said, text
+        return said
 
     def _odd(self) -> Finding:
         return Finding(Status.WORKER_DIED, "The kernel's host code wrote into the pipe between its process and the judge.",

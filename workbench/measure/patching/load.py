@@ -130,7 +130,7 @@ def _inputs(source: ModelSource, model: nn.Module, module: str) -> Any:
         if (example := getattr(model, name, None)) is not None and not callable(example):
             return example
     raise BadRequest(f"{module} has no function inputs, and the model brings no example; give --inputs MODULE:CALLABLE, which "
-                     f"returns a tensor, a tuple of arguments or a dict of named ones.", field="inputs")
+                     f"returns a tensor, a tuple of arguments or a dict of named arguments.", field="inputs")
 
 
 def _where(error: BaseException) -> str:

@@ -104,8 +104,8 @@ class _Direction:
         way, began = WAYS[mode], time.monotonic()
         searched = way.formulation and not way.kind.startswith(AUTOTUNED)   # which is asked for by name and takes its time
         if searched and self._left_s <= 0:
-            return self._without(way, Status.SKIPPED, "Not measured: the time to search for this direction's strongest PyTorch "
-                                 "was used up.")
+            return self._without(way, Status.SKIPPED, "Not measured: the time limit for the strongest PyTorch of this "
+                                                      "direction was reached.")
         try:
             with switches(way):
                 return self._measured(mode, way)
@@ -123,7 +123,7 @@ class _Direction:
             self._left_s -= time.monotonic() - began if searched else 0.0
 
     def _without(self, way: Way, status: Status, headline: str, *, errors: dict[str, Errors] | None = None) -> Baseline:
-        advice = ("You need not do anything: the other ways were measured." if status in (Status.SKIPPED, Status.MISMATCH) else
+        advice = ("Nothing to do: the other modes were measured." if status in (Status.SKIPPED, Status.MISMATCH) else
                   DEFAULT_ADVICE[status])
         return Baseline(name=way.name, direction=self._direction, errors=errors or {}, flags=_flags(way), status=status,
                         headline=headline, advice=advice)

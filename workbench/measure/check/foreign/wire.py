@@ -30,7 +30,7 @@ Received = tuple[Any, Tensors]   # what `Accept` made of the header, and the ten
 
 
 class NotTheProtocol(ValueError):
-    """The other side sent something that is no message."""
+    """The other side sent something that is not a message."""
 
 
 def pack(header: dict[str, Any], tensors: Sequence[torch.Tensor] = (), window: Window | None = None
@@ -55,7 +55,7 @@ def unpack(line: bytes, read: Callable[[int], bytearray | memoryview], *, most_b
         raise NotTheProtocol(f"{type(error).__name__}: {str(error)[:200]}") from error
     described = header.pop("tensors", None) if isinstance(header, dict) else None
     if not isinstance(described, list) or len(described) > _MOST_TENSORS:
-        raise NotTheProtocol("a line that is no message")
+        raise NotTheProtocol("a line that is not a message")
     places = [one.pop("at", None) if isinstance(one, dict) else None for one in described]
     kinds = [_kind(one) for one in described]
     sizes = [prod(shape) * dtype.itemsize for dtype, shape in kinds]
@@ -181,7 +181,7 @@ def _kind(described: Any) -> Kind:
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

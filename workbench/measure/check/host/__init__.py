@@ -1,6 +1,6 @@
 """The code inside the process of a foreign file or of the reference. The judge believes nothing that is said here.
 
 `host` answers the judge; `load`, `module` and `calls` do what is asked. `ways` binds PyTorch's ways. `habits` and `tf32` make
-the calls for the questions of the same names. `settings` is what a file can change for all modules of its process. `begins`
-finds the line that an exception is about.
+the calls for the questions of the same names. `settings` is what a file can change for all modules of its process.
+`exception_line` finds the line that an exception is about.
 """

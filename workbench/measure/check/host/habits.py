@@ -195,7 +195,8 @@ def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: s
     return Habit(), [output]
 
 
-def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: str) -> tuple[Left, Tensors]:
+def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: str, before: settings.Settings
+         ) -> tuple[Left, Tensors]:
     """What is there after a call without gradients and one with a backward; and grad_output as it is then."""
     there = [t.to(device).clone() for t in tensors]
     xs, grad_outputs = there[:request.inputs], there[request.inputs:]
@@ -203,23 +204,24 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     modes = {n: one.training for n, one in module.named_modules()}
     torch.manual_seed(int(torch.randint(2**31, ())))  # a file that sets it to what it set before would not be seen
     torch.rand(1)
-    before = _random_state(device)
+    drawn_before = _random_state(device)
     ran: list[bool] = []
     hook = module.register_forward_hook(lambda *_: ran.append(True))
     with torch.no_grad():
         output = module(*xs)
     hook.remove()
-    draws = not torch.equal(_random_state(device), before)
+    draws = not torch.equal(_random_state(device), drawn_before)
     if grad_outputs:
         _gradients(request.gradients, _wanted(module, request.gradients, xs), module(*xs), grad_outputs[0])
     state = {n: v.detach().clone() for n, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
     frozen = tuple(n for n, p in module.named_parameters() if trainable.get(n, p.requires_grad) != p.requires_grad)
     changed = tuple(n for n, one in module.named_modules() if modes.get(n, one.training) != one.training)
     strides = tuple(output.stride()) if isinstance(output, torch.Tensor) else ()
-    return Left(tuple(state), frozen, changed, draws, bool(ran), strides, settings.changed()), [*state.values(), *grad_outputs]
+    return Left(tuple(state), frozen, changed, draws, bool(ran), strides, settings.changed(before)), [
+        *state.values(), *grad_outputs]
 
 
-HABITS = (no_grad, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, copied, left)
+HABITS = (no_grad, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, copied)
 
 
 def _sets(request: DailyUse, tensors: Tensors, device: str) -> tuple[list[Tensors], Tensors]:

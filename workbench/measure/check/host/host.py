@@ -27,6 +27,7 @@ from ..foreign.replies import (
     Done,
     Given,
     IsTheLayer,
+    Left,
     Loaded,
     Made,
     Nothing,
@@ -40,7 +41,7 @@ from ..foreign.replies import (
 from ..foreign.requests import OfModule, Request
 from ..foreign.window import Window, opened
 from ..foreign.wire import Tensors, pack, receive_blocking
-from . import begins, calls, habits, load, settings
+from . import calls, exception_line, habits, load, settings
 from .module import arguments_of, convolves, is_the_layer, structure, the_state
 
 FILE = "<model file>"
@@ -61,11 +62,12 @@ class Host:
         self.modules: dict[str, torch.nn.Module] = {}
         self.loaded = load.Loads()
         self.batch = calls.Batches()
+        self.settings: settings.Settings = {}   # before the file was loaded
         self.window: Window | None = None   # through which large tensors come and go
 
     def answer(self, request: Request[R], tensors: Tensors) -> tuple[R, Tensors]:
         """What the operation gives: the answer of its type, and tensors."""
-        if isinstance(request, OfModule):
+        if isinstance(request, OfModule) and request.op in _CALLS:
             given: tuple[R, Tensors] = _CALLS[request.op](self.modules[request.module], request, tensors, self.device)
             self.loaded.raise_what_cuda_says()
         else:
@@ -83,7 +85,7 @@ class Host:
         self.namespace = {"__name__": "model_file", "__file__": FILE}
         begin = _monotonic()
         self.loaded.install(emulate=request.emulate)
-        settings.remember()
+        self.settings = settings.now()
         exec(compile(text, FILE, "exec"), self.namespace)
         if request.emulate:
             self.loaded.adopt_export(self.namespace, request.cache)
@@ -94,7 +96,7 @@ class Host:
             raise NameError(f"the file defines no class {name}; it has {', '.join(classes) or 'no nn.Module at all'}")
         self.cls = self.namespace[name]
         if isinstance(self.cls, type) and not issubclass(self.cls, torch.nn.Module):
-            raise TypeError(f"{name} is no nn.Module")
+            raise TypeError(f"{name} is not an nn.Module")
         signature = inspect.signature(self.cls.__init__)
         named = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
         defaults = {p.name: p.default for p in signature.parameters.values()
@@ -138,6 +140,12 @@ class Host:
         module.load_state_dict(dict(zip(request.names, tensors, strict=True)))
         names, values = the_state(module)
         return StateLoaded(tuple(names)), values
+
+    def left(self, request: requests.AskLeft, tensors: Tensors) -> tuple[Left, Tensors]:
+        """A habit that needs what the host remembers."""
+        found = habits.left(self.modules[request.module], request, tensors, self.device, self.settings)
+        self.loaded.raise_what_cuda_says()
+        return found
 
     def open_window(self, request: requests.OpenWindow, tensors: Tensors) -> tuple[Nothing, Tensors]:
         self.window = Window(opened(tensors[0]))
@@ -212,9 +220,8 @@ def _told(error: BaseException, host: Host) -> Told:
     line = max(ours, key=ours.count) if isinstance(error, RecursionError) and ours else next(iter(ours), None)
     if isinstance(error, SyntaxError) and error.filename == FILE:
         line = error.lineno
-    line = begins.of_triton(str(error), FILE) or line
+    line = exception_line.of_triton(str(error), FILE) or line or exception_line.line_of(str(error), FILE, host.namespace)
     in_backward = any(f.name == "grad" and f.filename == torch.autograd.__file__ for f in frames)
-    return Told(type(error).__name__, str(error)[:_MOST_MESSAGE], line or begins.line_of(str(error), FILE, host.namespace),
-                "backward" if in_backward else host.loaded.where,
+    return Told(type(error).__name__, str(error)[:_MOST_MESSAGE], line, "backward" if in_backward else host.loaded.where,
                 "".join(traceback.format_exception(error))[-6000:],
                 Context("emulator" if isinstance(error, load.BuildFailed) else "", tuple(host.loaded.calls)))

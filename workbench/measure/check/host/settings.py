@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import torch
 from torch.nn.modules import module as modules
 
+Settings = dict[str, object]
 _PLACES = {"torch": torch, "torch.nn.functional": torch.nn.functional, "torch.Tensor": torch.Tensor,
            "torch.nn.Module": torch.nn.Module, "torch.autograd": torch.autograd}
-_before: dict[str, Any] = {}
 
 
-def remember() -> None:
-    """Before the file is loaded."""
-    _before.clear()
-    _before.update(_now())
-
-
-def changed() -> tuple[str, ...]:
+def changed(before: Settings) -> tuple[str, ...]:
     """Names of what is no longer as it was. Names that are new do not count: modules of torch are imported when needed."""
-    now = _now()
-    return tuple(name for name, value in _before.items() if now.get(name) != value)[:20]
+    then = now()
+    return tuple(name for name, value in before.items() if then.get(name) != value)[:20]
 
 
-def _now() -> dict[str, Any]:
+def now() -> Settings:
+    """To be asked before the file is loaded, and after."""
     backends = torch.backends
     tiny = torch.tensor([1e-40])
-    found: dict[str, Any] = {
+    found: Settings = {
         "torch.get_default_dtype": torch.get_default_dtype(), "torch.get_num_threads": torch.get_num_threads(),
         "torch.is_grad_enabled": torch.is_grad_enabled(),
         "torch.get_float32_matmul_precision": torch.get_float32_matmul_precision(),

@@ -10,7 +10,7 @@ from typing import Any
 _CALLED = re.compile(r"([\w.]{1,200})\(\) (?:missing|takes|got) ")
 _BACKWARD = re.compile(r"[Ff]unction (\w{1,200})Backward returned an (?:incorrect|invalid)")
 _TRITON = re.compile(r"at \d{1,6}:\d{1,6}:\n(?:.*\n){0,200}?(.*)\n *\^")  # the line above the mark
-_CLASS = re.compile(r'Module \[(\w{1,200})\] is missing the required "forward" function|(\w{1,200}) is no nn\.Module$')
+_CLASS = re.compile(r'Module \[(\w{1,200})\] is missing the required "forward" function|(\w{1,200}) is not an nn\.Module$')
 
 
 def line_of(message: str, file: str, namespace: dict[str, Any]) -> int | None:

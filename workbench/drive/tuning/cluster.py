@@ -1,0 +1,445 @@
+"""A tune over a cluster of dask.distributed.
+
+A slot is one GPU of a worker that has the resource "GPU". Orders go to the slots as they go to the processes of this machine,
+and each slot has such a disposable process: a kernel that hangs or crashes ends that process, not the worker. Workers without a
+GPU build. Only this process writes the session, so a worker or a scheduler that is lost costs no trial.
+
+The first half runs here, the second one in the workers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ... import __version__
+from ...core.env import cache_dir, environment, gpus
+from ...core.errors import BadRequest
+from ...core.orders import BaselineOrder, BuildOrder, CompareOrder, DeviceOrder, JudgeOrder, Order, ResourcesOrder
+from ...core.replies import Built, Event
+from ...core.trial_parts import Environment
+from ..machine.daemon_threads import DaemonThreads
+from ..machine.device_lock import held
+from ..machine.devices import resolve_device
+from ..running.builds import BuildPool
+from ..running.worker_process import GONE, WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
+from ..running.workers import Workers
+
+R = TypeVar("R")
+Slot = tuple[str, int]     # address of a worker, number of its GPU
+_CONNECT_S = 20.0
+_LOOK_S = 0.5              # how often is looked who is there
+_MOST_BUILDERS = 64
+_KEPT = 256                # libraries that were built elsewhere; a builder still has them
+
+
+class Gone(RuntimeError):
+    """The worker, or the scheduler, is not there any more."""
+
+
+class Cluster:
+    """A connection to a scheduler, made anew where it was lost. `join` is the way in."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.wanted = ""                     # the kind of GPU that is used
+        self._client = self._connected(_CONNECT_S)
+        self._there: dict[str, tuple[int, int]] = {}
+        self._looked = 0.0
+        self._looking = threading.Lock()
+        self.binding = threading.Lock()
+        self.bound: dict[Slot, object] = {}
+        self.building: dict[str, int] = {}
+        self.refused: dict[Slot, str] = {}   # why it is not used
+
+    def close(self) -> None:
+        with suppress(Exception):            # what is gone needs no farewell
+            self._client.run(end, workers=list({address for address, _ in self.bound}), on_error="ignore")
+        with suppress(Exception):
+            self._client.close(timeout=2)
+
+    def workers(self) -> dict[str, tuple[int, int]]:
+        """Address -> how many GPUs, how many threads. Empty while the scheduler is not there."""
+        with self._looking:
+            if time.monotonic() - self._looked < _LOOK_S:
+                return self._there
+            self._there = {}
+            with suppress(OSError, ValueError, TypeError):
+                if self._client.status == "closed":
+                    self._client = self._connected(2.0)
+                if self._client.status == "running":
+                    found = self._client.scheduler_info(n_workers=-1)["workers"]
+                    self._there = {address: (int(one["resources"].get("GPU", 0)), int(one["nthreads"]))
+                                   for address, one in sorted(found.items())}
+            for slot in [slot for slot in self.refused if slot[0] not in self._there]:
+                del self.refused[slot]
+            self._looked = time.monotonic()
+            return self._there
+
+    def slots(self) -> list[Slot]:
+        return [(address, number) for address, (count, _) in self.workers().items() for number in range(count)]
+
+    def builders(self) -> list[str]:
+        """Workers without a GPU, an address for each of their threads."""
+        return [address for address, (count, threads) in self.workers().items() if not count for _ in range(threads)]
+
+    def ask(self, address: str, call: Callable[..., R], *given: object, gpu: bool = False, stop: threading.Event | None = None
+            ) -> R:
+        """Have a worker call a function of the second half. Raises `Gone`, and `WorkerCancelled` when `stop` is set first."""
+        client, token = self._client, secrets.token_hex(8)
+        try:
+            future = client.submit(call, *given, token, workers=[address], pure=False, retries=0,
+                                   key=f"workbench-{token}", resources={"GPU": 1} if gpu else None)
+        except Exception as error:           # the client's own, and those of its loop
+            raise Gone(f"{type(error).__name__}: {error}") from error
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    return future.result(timeout=_LOOK_S)    # type: ignore[no-any-return]  # distributed has no types
+                if stop is not None and stop.is_set():
+                    client.run(stop_it, token, workers=[address], wait=False)
+                    raise WorkerCancelled("The worker was stopped.")
+                if client is not self._client or address not in self.workers():
+                    raise Gone(f"{address} has left the cluster")
+        except (Gone, WorkerCancelled):
+            with suppress(Exception):
+                future.cancel()
+            raise
+        except (Exception, CancelledError) as error:
+            raise Gone(f"{type(error).__name__}: {error}") from error
+
+    def _connected(self, limit_s: float) -> Any:
+        try:
+            from distributed import Client
+        except ImportError as error:
+            raise BadRequest("A cluster needs dask.distributed; install it with: pip install 'kernel-workbench[cluster]'.",
+                             field="cluster") from error
+        for name in ("distributed.client", "distributed.comm", "distributed.core"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)     # what they say of a lost scheduler is told in one sentence
+        try:
+            return Client(self.address, timeout=limit_s, set_as_default=False)  # type: ignore[no-untyped-call]  # as above
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            raise BadRequest(f"No scheduler of dask answers at {self.address!r}; start one with: dask scheduler",
+                             field="cluster") from error
+
+
+class SlotProcess(WorkerProcess):
+    """The measuring process of a slot, as its parent would see it. If its worker is lost, a free slot of the same kind stands
+    in."""
+
+    def __init__(self, cluster: Cluster, number: int, at: Slot, told: Told) -> None:
+        super().__init__("measure", log_path=Path(f"slot-{number}"))
+        self.number, self._cluster = number, cluster
+        self._at: Slot | None = at
+        self._told = told
+        cluster.bound[at] = self
+
+    @property
+    def environment(self) -> Environment:
+        """Of the machine that it is on."""
+        return {**self._told.environment, "slot": self.number}
+
+    def call(self, order: Order[R], *, limit_s: float, on_event: Callable[[Event], float | None] = lambda event: None,
+             stop: threading.Event | None = None) -> R:
+        at = self._here(stop)
+        try:
+            answer = self._cluster.ask(at[0], carry_out, _Job(order, limit_s, self._told.device, _libraries(order)), gpu=True,
+                                       stop=stop)
+        except Gone:
+            with self._cluster.binding:
+                self._cluster.bound.pop(at, None)
+                self._at = None
+            raise WorkerDied(GONE, "") from None
+        reply: R = answer.reply()
+        return reply
+
+    def _here(self, stop: threading.Event | None) -> Slot:
+        """Its slot; another one where it was lost."""
+        cluster = self._cluster
+        while self._at is None:
+            with cluster.binding:
+                at = next((slot for slot in cluster.slots() if slot not in cluster.bound and slot not in cluster.refused), None)
+                if at is None:
+                    raise WorkerDied(GONE, "")
+                cluster.bound[at] = self
+            told = asked_of(cluster, at, stop)
+            if told is not None and told.key == cluster.wanted:
+                self._at, self._told = at, told
+            else:
+                cluster.refused.setdefault(at, "a worker with another kind of GPU")
+                cluster.bound.pop(at, None)
+        return self._at
+
+
+class Builder(WorkerProcess):
+    """Builds on the worker that has the fewest builds for its threads; here, where none is there."""
+
+    def __init__(self, cluster: Cluster, folder: Path, number: int, kept: deque[Path]) -> None:
+        super().__init__("build", log_path=folder / f"build-worker-{number}.log")
+        self._cluster, self._folder, self._kept = cluster, folder, kept
+
+    def call(self, order: Order[R], *, limit_s: float, on_event: Callable[[Event], float | None] = lambda event: None,
+             stop: threading.Event | None = None) -> R:
+        cluster, there = self._cluster, self._cluster.builders()
+        if not there:
+            return super().call(order, limit_s=limit_s, on_event=on_event, stop=stop)
+        with cluster.binding:
+            address = min(there, key=lambda one: cluster.building.get(one, 0) / there.count(one))
+            cluster.building[address] = cluster.building.get(address, 0) + 1
+        try:
+            answer = cluster.ask(address, carry_out, _Job(order, limit_s, "", {}), stop=stop)
+        except Gone:
+            return super().call(order, limit_s=limit_s, on_event=on_event, stop=stop)
+        finally:
+            cluster.building[address] -= 1
+        if isinstance(order, BuildOrder) and order.log and answer.log:
+            with order.log.open("a", encoding="utf-8") as log:
+                log.write(answer.log)
+        reply: Any = answer.reply()
+        return self._local(reply, answer.files) if isinstance(reply, Built) else reply  # type: ignore[return-value]  # a Built is R
+
+    def ask_ahead(self, order: Order[Any]) -> None:
+        """Nothing: the others are warm."""
+
+    def _local(self, built: Built, files: dict[str, bytes]) -> Built:
+        """The same build, with its libraries on this machine."""
+        library = built.library
+        if library in files:
+            path = self._folder / f"{hashlib.sha256(files[library]).hexdigest()}-{secrets.token_hex(4)}.so"
+            path.write_bytes(files[library])
+            path.chmod(0o755)
+            library = str(path)
+            self._kept.append(path)
+            while len(self._kept) > _KEPT:
+                self._kept.popleft().unlink(missing_ok=True)
+        members = {symbol: self._local(member, files) for symbol, member in built.members.items()}
+        return replace(built, library=library, members=members)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """`places`: what a run takes. `notes`: what the report has to say of slots that are not used."""
+
+    places: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@contextmanager
+def joined(workers: Workers, address: str, *, prefer: str = "") -> Iterator[Joined]:
+    """The slots of a cluster as places of these workers, and its builders in the place of their pool. The slots are of one kind
+    of GPU: that of the first one, or the one with the key `prefer`, which an earlier run of the tune used. Raises `BadRequest`
+    where there is none."""
+    with ExitStack() as stack:
+        cluster = Cluster(address)
+        stack.callback(cluster.close)
+        slots = cluster.slots()
+        with DaemonThreads(max(1, len(slots))) as threads:
+            asked = {slot: threads.submit(asked_of, cluster, slot) for slot in slots}
+            told = {slot: one for slot, future in asked.items() if (one := future.result())}
+        if not told:
+            why = "; ".join(dict.fromkeys(cluster.refused.values()))
+            raise BadRequest(f"The cluster at {address} has no worker with a GPU that can be used{': ' + why if why else ''}. "
+                             "Start one with: dask worker ADDRESS --nthreads 1 --resources GPU=1", field="cluster")
+        first = next((one for one in told.values() if one.key == prefer), next(iter(told.values())))
+        cluster.wanted = first.key
+        places: list[str] = []
+        for slot, one in told.items():
+            if one.key == first.key:
+                number = len(places) + 1
+                place = f"{device_word(one)}@{number}"
+                workers.put(place, SlotProcess(cluster, number, slot, one))
+                stack.callback(workers.drop, place)
+                places.append(place)
+        if size := min(_MOST_BUILDERS, len(cluster.builders())):
+            kept: deque[Path] = deque()
+            pool = BuildPool(workers.scratch, workers=[Builder(cluster, workers.scratch, n, kept) for n in range(size)])
+            stack.callback(setattr, workers, "pool", workers.pool)
+            stack.callback(pool.close)
+            workers.pool = pool
+        yield Joined(tuple(places), tuple(_notes(cluster, told.values(), first)))
+
+
+def _notes(cluster: Cluster, told: Iterator[Told] | Any, first: Told) -> list[str]:
+    others: dict[str, int] = {}
+    for one in told:
+        if one.key != first.key:
+            others[one.name] = others.get(one.name, 0) + 1
+    found = [f"Not used: {count} of the cluster's GPUs, {name}. Their times cannot be compared with those of {first.name}."
+             for name, count in others.items()]
+    return [*found, *(f"Not used: {why}." for why in dict.fromkeys(cluster.refused.values()))]
+
+
+def asked_of(cluster: Cluster, slot: Slot, stop: threading.Event | None = None) -> Told | None:
+    """What a slot is; None where it cannot be used, and `cluster.refused` says why."""
+    try:
+        told = cluster.ask(slot[0], describe, slot[1], gpu=True, stop=stop)
+    except Gone as error:
+        cluster.refused[slot] = f"a worker, because of {error}"
+        return None
+    if told.version != __version__ or told.wrong:
+        cluster.refused[slot] = told.wrong or f"a worker with kernel-workbench {told.version}; here it is {__version__}"
+        return None
+    return told
+
+
+def device_word(told: Told) -> str:
+    return told.device.partition("#")[0]
+
+
+def _libraries(order: object) -> dict[str, bytes]:
+    """The files that an order names."""
+    if isinstance(order, JudgeOrder):
+        return {str(order.library): order.library.read_bytes()}
+    if isinstance(order, CompareOrder):
+        return {**_libraries(order.ours), **_libraries(order.theirs)}
+    return {}
+
+
+# -- in a worker of the cluster --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a slot says of itself. `wrong`: why it cannot be used."""
+
+    device: str
+    version: str
+    key: str = ""
+    name: str = ""
+    environment: Environment | Any = None
+    wrong: str = ""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """An order, its limit, the device it is for ("": it builds), and the libraries that it names."""
+
+    order: Order[Any]
+    limit_s: float
+    device: str
+    libraries: dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A reply, or the error of the process that was asked: its type and what it is made of."""
+
+    found: Any = None
+    error: type[Exception] | None = None
+    parts: tuple[Any, ...] = ()
+    named: dict[str, bool] | Any = None
+    files: dict[str, bytes] | Any = None     # path -> bytes of libraries
+    log: str = ""
+
+    def reply(self) -> Any:
+        if self.error is not None:
+            raise self.error(*self.parts, **(self.named or {}))
+        return self.found
+
+
+_beginning = threading.Lock()
+_own: list[Workers] = []
+_stops: dict[str, threading.Event] = {}
+
+
+def describe(number: int, token: str) -> Told:
+    """What the GPU of this number is here; on a machine without one, the CPU, which emulates."""
+    there = gpus()
+    try:
+        device = resolve_device("auto") if number == 0 or not there else resolve_device(f"cuda:{number}")
+        if device == "cpu" and number:
+            device = f"cpu#{number}"
+        found = _workers().measure(device).call(DeviceOrder(device.partition("#")[0]), limit_s=120)
+    except (BadRequest, WorkerDied, WorkerFailed, WorkerTimeout) as error:
+        return Told("", __version__, wrong=f"a worker whose GPU does not work: {error}")
+    return Told(device, __version__, found.key, found.name, environment())
+
+
+def carry_out(job: _Job, token: str) -> _Answer:
+    """Have an order carried out in a disposable process of this machine."""
+    workers, stop = _workers(), _stops.setdefault(token, threading.Event())
+    order, log = job.order, workers.scratch / f"{token}.log"
+    libraries = {path: workers.scratch / f"{hashlib.sha256(data).hexdigest()}.so" for path, data in job.libraries.items()}
+    try:
+        for path, data in job.libraries.items():
+            libraries[path].write_bytes(data)
+        device = job.device.partition("#")[0]
+        order = _of_here(order, device, workers.scratch, libraries, log)
+        with ExitStack() as stack:
+            if job.device:
+                stack.enter_context(held(device))
+                call = workers.measure(job.device).call
+            else:
+                call = workers.pool.call
+            reply = call(order, limit_s=job.limit_s, on_event=lambda event: job.limit_s, stop=stop)
+        files = {path: Path(path).read_bytes() for path in _built(reply)} if isinstance(reply, Built) else {}
+        return _Answer(reply, files=files, log=log.read_text(errors="replace") if log.is_file() else "")
+    except WorkerDied as error:
+        return _Answer(error=WorkerDied, parts=(error.how, error.log))
+    except WorkerTimeout as error:
+        return _Answer(error=WorkerTimeout, parts=(error.limit_s, error.log))
+    except WorkerCancelled as error:
+        return _Answer(error=WorkerCancelled, parts=(str(error),))
+    except WorkerFailed as error:
+        return _Answer(error=WorkerFailed, parts=(str(error), error.trace),
+                       named={"bad_request": error.bad_request, "machine": error.machine})
+    except OSError as error:
+        return _Answer(error=WorkerFailed, parts=(f"OSError: {error}", ""), named={"machine": True})
+    finally:
+        _stops.pop(token, None)
+        for file in (log, *libraries.values()):
+            file.unlink(missing_ok=True)
+
+
+def stop_it(token: str) -> None:
+    """Kill the process that carries out this order."""
+    if stop := _stops.get(token):
+        stop.set()
+
+
+def end() -> None:
+    """End the processes: the tune is over. The next one starts its own."""
+    with _beginning:
+        while _own:
+            _own.pop().close()
+
+
+def _workers() -> Workers:
+    """The processes of this worker of the cluster."""
+    with _beginning:
+        if not _own:
+            _own.append(Workers())
+            atexit.register(end)
+        return _own[0]
+
+
+def _of_here(order: Any, device: str, scratch: Path, libraries: dict[str, Path], log: Path) -> Any:
+    """The order with this machine's paths and device."""
+    if isinstance(order, JudgeOrder):
+        return replace(order, library=libraries[str(order.library)], scratch=scratch, device=device)
+    if isinstance(order, CompareOrder):
+        return replace(order, ours=_of_here(order.ours, device, scratch, libraries, log),
+                       theirs=_of_here(order.theirs, device, scratch, libraries, log))
+    if isinstance(order, BuildOrder):
+        return replace(order, cache=cache_dir(), log=log)
+    if isinstance(order, ResourcesOrder):
+        return replace(order, cache=cache_dir())
+    if isinstance(order, BaselineOrder):
+        return replace(order, scratch=scratch, device=device)
+    return replace(order, device=device) if hasattr(order, "device") else order
+
+
+def _built(built: Built) -> Sequence[str]:
+    """Paths of its libraries."""
+    return [path for one in (built, *built.members.values()) if (path := one.library)]

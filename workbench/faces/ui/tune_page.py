@@ -1,0 +1,388 @@
+"""Tune: choose a layer, let the search run, watch the best time fall, stop when you like. The panels are in tune_panels.
+
+What is shown is read from the session, so that a reload, another tab and a session that was opened from the list show the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import streamlit as st
+
+from ...core import numbers
+from ...core.errors import BadRequest
+from ...core.layer import DIRECTIONS, Workload
+from ...core.presets import called
+from ...core.variants import Variant, discover
+from ...drive.machine.background import Background
+from ...drive.reporting import report, tune_points
+from ...drive.reporting.tune_points import Tried
+from ...drive.running.request import Run
+from ...drive.running.runner import Runner
+from ...drive.running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
+from ...drive.sessions.session import Session, SessionFull
+from ...drive.tuning import text
+from ...drive.tuning.feed import EFFORTS, TuneRequest
+from ...drive.tuning.space import Explained
+from ...drive.tuning.tune import EVENT, TuneResult, every_gpu, explain, tune, used_s
+from . import address, layer_form, pages, running, state, theme, tune_panels, workbench_page
+from .layer_form import Choice
+
+_USUAL = "normal"
+_MOST_KEPT = 20  # tunes that have ended
+_OWN = ("tune_directions", "tune_effort", "tune_trials", "tune_minutes", "tune_variants", "tune_gpus")
+KEYS = (*layer_form.KEYS, *_OWN, *tune_panels.KEYS)  # the keys of the widgets here
+
+
+class Tuning(Background):
+    """One tune under way, or done. `run` is None until its space is known."""
+
+    def __init__(self, request: TuneRequest, session: Session, runner: Runner, places: Sequence[str] = ()) -> None:
+        super().__init__(f"tune {session.name}")
+        self.request, self.session = request, session
+        self.run: Run | None = None
+        self.result: TuneResult | None = None
+        self.used_s = 0.0                       # by earlier tunes of the same work in this session
+        self._runner, self._places = runner, places
+
+    def stop(self) -> None:
+        super().stop()
+        if self.run is not None:
+            self._runner.stop(self.run)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def _work(self) -> None:
+        self._say("counting the configs of the search space")
+        try:
+            self.result = tune(self.request, self.session, self._runner, on_line=self._say, on_run=self._begun_run,
+                               places=self._places)
+        except (BadRequest, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            self.problem = str(error)
+
+    def _begun_run(self, run: Run) -> None:
+        self.used_s = used_s(self.session, self.request.workload, run.request.tune)
+        self.run = run
+        if self.stopped:
+            run.stop()
+
+
+def draw() -> None:
+    variants = discover()
+    _open_tune()
+    choice = layer_form.layer_form(variants, tuning=True)
+    path = state.session_paths().get(choice.session)
+    own = _tunings().get(choice.session)
+    with st.sidebar:
+        request = _form(choice, variants)
+        mine = own if own is not None and choice.workload == own.request.workload else None
+        _button(choice, request, mine, path)
+    if choice.workload is not None:
+        st.session_state["last workload"] = choice.workload
+    workload: Workload | None = st.session_state.get("last workload")
+    if workload is None:
+        theme.html(theme.strip("BAD INPUT", choice.problems[0], "Correct the value on the left, or choose a layer there."))
+        return
+    active = mine if mine is not None and not mine.done else None
+    state.title(f"{'● tuning, ' if active else ''}{called(workload)}, Tune")
+    faded = choice.workload is None
+    theme.html(workbench_page.layer_line(workload, choice, faded=faded), faded=faded)
+    for other in _tunings().values():
+        if not other.done and other is not active:
+            _elsewhere(other)
+    for run in state.active_runs():
+        with st.container(key=f"tune elsewhere {run.run_id}"):
+            running.live_line(run)
+    if state.dead_link():
+        return
+    asked = tune_panels.asked_of(path, workload)
+    if active is not None:
+        st.session_state["tune followed"] = choice.session
+        live_strip(active)
+        tune_panels.panels(path, workload, active.request, live=True)
+        return
+    if mine is not None and st.session_state.pop("tune followed", "") == choice.session:
+        st.toast(f"The tune has ended: {mine.result.message if mine.result else mine.problem}.")
+    if asked is None:
+        _ready(choice, request, mine)
+        return
+    found = [tune_panels.tried_of(path, workload, d) for d in asked.directions]
+    theme.html(_ended(path, found, workload, mine))
+    tune_panels.panels(path, workload, asked, live=False)
+
+
+def under_way() -> list[Tuning]:
+    """Tunes that were started on this server and have not ended."""
+    return [one for one in _tunings().values() if not one.done]
+
+
+def show(tuning: Tuning) -> None:
+    """Fill the form with that tune, for the callback of a button."""
+    request = tuning.request
+    layer_form.show(request.workload, request.device, tuning.session.name)
+    _fill(request)
+    st.session_state["tune session before"] = tuning.session.name
+
+
+@st.fragment(run_every=1)
+def live_line(tuning: Tuning) -> None:
+    """A tune of another layer or session: its name and what it does."""
+    if tuning.done:
+        st.rerun()
+    judged = f", {numbers.count(done)} judged" if (done := _judged(tuning)) else ""
+    theme.html(f'{theme.badge("RUNNING")} {escape(called(tuning.request.workload))} is tuned on '
+               f"{escape(tuning.request.device)} in session {escape(tuning.session.name)}{judged}")
+
+
+@st.fragment(run_every=1)
+def live_strip(tuning: Tuning) -> None:
+    if tuning.done:
+        st.rerun()
+    theme.html(running_strip(tuning))
+
+
+def running_strip(tuning: Tuning) -> str:
+    """RUNNING 37 of 400, the best so far, what happens now, time left and what comes then."""
+    request, run, judged = tuning.request, tuning.run, _judged(tuning)
+    found = [tune_panels.tried_of(tuning.session.path, request.workload, d) for d in request.directions]
+    best = "; ".join(tune_points.sentence(one) for one in found if one.best)
+    happens = (run.message if run is not None else tuning.text).removesuffix(".")
+    word = "WAITING" if run is not None and run.state == "waiting" else "RUNNING"
+    since = [f"{len(one.points) - one.steps[-1].number} {one.direction} trials without a better one"
+             for one in found if one.steps]
+    parts = [happens[:1].upper() + happens[1:], *since, f"{tuning.elapsed_s:.0f} s since start", _left(tuning, judged),
+             "closing the browser does not stop it"]
+    of = f" of {numbers.count(request.trials)}" if request.trials else ""
+    return theme.strip(word, f"Best so far: {best}" if best else f"{called(request.workload)}: no right candidate yet",
+                       " · ".join(filter(None, parts)), badge_text=f"{word} {numbers.count(judged)}{of}",
+                       more_badges=[report.EMULATED] if any(one.emulated for one in found) else [])
+
+
+def _left(tuning: Tuning, judged: int) -> str:
+    """ "about 40 s left, the finals included"; "" where nobody knows."""
+    request, run = tuning.request, tuning.run
+    if request.seconds is not None:
+        left = request.seconds - tuning.used_s - tuning.elapsed_s
+        return f"about {left:.0f} s left, the finals included" if left > 0 else "the finals: the best are timed again in turns"
+    own = run.done_rows if run is not None else 0
+    if request.trials and own and judged < request.trials:
+        return f"about {tuning.elapsed_s / own * (request.trials - judged):.0f} s left, then the finals"
+    return "then the finals: the best are timed again in turns" if judged else ""
+
+
+def _judged(tuning: Tuning) -> int:
+    path, work = tuning.session.path, tuning.request.workload
+    return sum(len(tune_panels.tried_of(path, work, d).points) for d in tuning.request.directions)
+
+
+def _form(choice: Choice, variants: list[Variant]) -> TuneRequest | None:
+    """What to tune and for how long; None while something is wrong with it."""
+    asked = [d for d in address.wants("directions").split(",") if d in DIRECTIONS]
+    st.session_state.setdefault("tune_directions", asked or list(DIRECTIONS))
+    directions = st.pills("Directions", DIRECTIONS, selection_mode="multi", key="tune_directions", persist_state="session")
+    address.seed("tune_effort", EFFORTS, _USUAL, name="effort")
+    effort = st.segmented_control("Effort", list(EFFORTS), key="tune_effort", required=True, width="stretch",
+                                  persist_state="session",
+                                  help="quick: about a minute. normal: about ten minutes. full: until every candidate has been "
+                                       "tried, hours on a large space.") or _USUAL
+    for name in ("trials", "minutes"):
+        st.session_state.setdefault(f"tune_{name}", address.wants(name))
+    cells = st.columns(2, gap="small")
+    words = [cell.text_input(name, key=f"tune_{name}", persist_state="session", placeholder="as the effort says",
+                             help=f"{meaning} Replaces the limit of the effort.") for cell, name, meaning in
+             zip(cells, ("trials", "minutes"), ("So many candidates over all directions.", "So many minutes."), strict=True)]
+    names = list(dict.fromkeys(v.name for v in variants if v.direction in (directions or DIRECTIONS)))
+    linked = [v for v in address.wants("variants").split(",") if v in names]
+    st.session_state["tune_variants"] = [v for v in st.session_state.get("tune_variants", linked) if v in names]
+    chosen = st.multiselect("Variants", names, key="tune_variants", persist_state="session", placeholder="all that serve",
+                            help="Search only these. On a GPU the general variants, whose names begin with naive, take part "
+                                 "only if they are named here.")
+    alone = True
+    if choice.device != state.CPU and len(every_gpu(choice.device)) > 1:
+        st.session_state.setdefault("tune_gpus", address.wants("gpus") != "one")
+        alone = not st.checkbox("on every GPU of this kind", key="tune_gpus", persist_state="session",
+                                help="One measuring process for each free GPU of the same name.")
+        address.note("gpus", "one" if alone else "")
+    for name, shown, usual in (("directions", ",".join(directions), ",".join(DIRECTIONS)), ("effort", effort, _USUAL),
+                               ("trials", words[0], ""), ("minutes", words[1], ""), ("variants", ",".join(chosen), "")):
+        address.note(name, shown, usual)
+    try:
+        limits = [_number(word, name) for word, name in zip(words, ("trials", "minutes"), strict=True)]
+        if choice.workload is None:
+            return None
+        if not directions:
+            raise BadRequest("No direction is chosen; choose one or more.", field="directions")
+        return TuneRequest(choice.workload, tuple(d for d in DIRECTIONS if d in directions), choice.precision, choice.device,
+                           effort, int(limits[0]) if limits[0] else None, limits[1], tuple(chosen))
+    except BadRequest as error:
+        st.html(f'<div class="kw wrong" role="alert">{escape(str(error))}</div>')
+        return None
+
+
+def _number(word: str, name: str) -> float | None:
+    if not word.strip():
+        return None
+    try:
+        value = float(word) if name == "minutes" else int(word)
+    except ValueError:
+        raise BadRequest(f"{name} {word.strip()!r} cannot be read; give a number, or leave it empty.", field=name) from None
+    if not value > 0:
+        raise BadRequest(f"{name} is {word.strip()}; give a number above 0.", field=name)
+    return value
+
+
+def _button(choice: Choice, request: TuneRequest | None, mine: Tuning | None, path: Path | None) -> None:
+    if mine is not None and not mine.done:
+        st.button("Stop", key="tune_stop", width="stretch", on_click=mine.stop,
+                  help="Ends the compilers and kernels of this tune. What was judged is kept, and Resume goes on.")
+        return
+    goes_on = path is not None and not _recorded(choice) and choice.workload is not None \
+        and tune_panels.asked_of(path, choice.workload) is not None
+    st.button("Resume" if goes_on else "Start", key="tune_start", type="primary", width="stretch", on_click=_begin,
+              args=(choice, request), disabled=request is None or bool(choice.problems),
+              help="Goes on with the tune of this session, within the limits above. Nothing is judged twice." if goes_on else
+              choice.problems[0] if choice.problems else "Searches for the fastest right kernel of each direction")
+
+
+def _begin(choice: Choice, request: TuneRequest) -> None:
+    """For the callback of the button. A recorded session is never written to: the tune gets a session of its own."""
+    path = state.session_paths().get(choice.session)
+    session = Session.open(path) if path is not None and not _recorded(choice) else Session.create()
+    tunings = _tunings()
+    if (there := tunings.get(session.name)) is not None and not there.done:  # another tab was faster
+        return
+    places = every_gpu(request.device) if st.session_state.get("tune_gpus") else ()
+    tunings[session.name] = Tuning(request, session, state.runner(), places).start()
+    for old in [name for name, one in tunings.items() if one.done][:-_MOST_KEPT]:
+        del tunings[old]
+    st.session_state["session"] = st.session_state["tune session before"] = session.name
+
+
+@st.cache_resource(show_spinner=False)
+def _tunings() -> dict[str, Tuning]:
+    """Session -> the newest tune in it, oldest first. The server's own: the work goes on when its tab is closed."""
+    return {}
+
+
+def _recorded(choice: Choice) -> bool:
+    return choice.session.startswith("recorded-")
+
+
+def _open_tune() -> None:
+    """Where another session is chosen from the list, or a link names nothing but a session, the form shows its tune."""
+    now = st.session_state.get("session") or address.wants("session")
+    before = st.session_state.get("tune session before")
+    st.session_state["tune session before"] = now
+    if not now or now in (before, state.NEW) or before is None and address.wants("preset"):
+        return
+    path = state.session_paths().get(now)
+    event = next((e for e in reversed(tune_panels.events_of(path)) if e.get("event") == EVENT), None) if path else None
+    if event is None:
+        return
+    request = tune_panels.read_request(event)
+    last = st.session_state.get("last workload")
+    if request is None or last is not None and tune_panels.asked_of(path, last) is not None:
+        return
+    devices = list(state.device_names())
+    device = request.device if request.device in devices else st.session_state.get("device", devices[0])
+    layer_form.show(request.workload, device, now)
+    _fill(request)
+
+
+def _fill(request: TuneRequest) -> None:
+    """The limits and choices of a tune, into the form."""
+    st.session_state.update({
+        "tune_directions": list(request.directions), "tune_effort": request.effort,
+        "tune_trials": str(request.trials or ""), "tune_minutes": f"{request.minutes:g}" if request.minutes else "",
+        "tune_variants": list(request.variants)})
+    if request.precision:
+        st.session_state["precision"] = request.precision
+
+
+def _elsewhere(tuning: Tuning) -> None:
+    with st.container(horizontal=True, vertical_alignment="center", key=f"elsewhere tune {tuning.session.name}"):
+        live_line(tuning)
+        st.button("Go to it", key=f"go tune {tuning.session.name}", on_click=show, args=(tuning,))
+        st.button("Stop it", key=f"stop tune {tuning.session.name}", on_click=tuning.stop)
+
+
+def go_to(tuning: Tuning) -> None:
+    """From another page."""
+    show(tuning)
+    st.switch_page(pages.page("tune"))
+
+
+def _ready(choice: Choice, request: TuneRequest | None, mine: Tuning | None) -> None:
+    """No tune of this layer in this session: what Start will do, and what would be searched."""
+    if mine is not None and mine.problem:
+        theme.html(theme.strip("FAILED", mine.problem, "Nothing was judged."))
+    elif choice.problems:
+        theme.html(theme.strip("BAD INPUT", choice.problems[0], "Start is disabled until this is fixed."))
+    else:
+        theme.html(theme.strip("READY", "Nothing tuned yet for this layer", _promise(request, choice)))
+    if request is not None and st.toggle("Show what would be searched", key="tune_explain"):
+        _space(request)
+
+
+def _promise(request: TuneRequest | None, choice: Choice) -> str:
+    if request is None:
+        return "Correct the value on the left."
+    limit = (f"{numbers.count(request.trials)} candidates" if request.trials else f"about {numbers.seconds(request.seconds)}"
+             if request.seconds else "every candidate of the search space")
+    emulated = " The kernels are emulated: the times say nothing about a GPU." if choice.device == state.CPU else ""
+    return f"Start searches {', '.join(request.directions)} on {choice.device}: {limit}.{emulated}"
+
+
+def _space(request: TuneRequest) -> None:
+    """The search space as a subtraction: all configs, less what each constraint removes."""
+    with st.spinner("Counts the configs"):
+        told = _explained(str(request.to_json()), request)
+    for direction, space in told.items():
+        if not space.points:
+            theme.html(theme.heading(direction) + f'<span class="foot">Nothing can be tried. '
+                       f"{escape(text.explained({direction: space}))}</span>")
+            continue
+        theme.html(theme.heading(text.explained({direction: space}, short=True).rstrip(".")) + theme.table(
+            ("variant", "configs", "removed by constraints", "legal", "can be tried"),
+            [(f"<span class='mono nw'>{escape(f.name)} {escape(f.precision)}</span>", numbers.count(f.size),
+              f"<span class=mute>{escape('; '.join(f'{r.why}: {numbers.count(r.configs)}' for r in f.removed) or '–')}</span>",
+              ("" if f.whole else "about ") + numbers.count(f.legal), numbers.count(f.points)) for f in space.families],
+            right=(1, 3, 4)))
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _explained(known_by: str, _request: TuneRequest) -> dict[str, Explained]:
+    return explain(_request, state.runner())
+
+
+def _ended(path: Path | None, found: list[Tried], workload: Workload, mine: Tuning | None) -> str:
+    """The strip of a tune that does not run: what came out of it."""
+    how, message = tune_panels.ended(path, workload)
+    judged = sum(len(one.points) for one in found)
+    marks = [report.EMULATED] if any(one.emulated for one in found) else []
+    if path is not None and path.name.startswith("recorded-"):
+        marks.append(state.recorded_on(path.stem))
+    count = f"{numbers.count(judged)} candidate{' was' if judged == 1 else 's were'} judged."
+    right = [one for one in found if one.best]
+    sentence = "; ".join(tune_points.sentence(one) for one in found)
+    not_right = "; ".join(f"{one.direction}: {one.reasons}" for one in found if one.reasons)
+    evidence = [count, f"Not right: {not_right}." if not_right else ""]
+    if mine is not None and mine.problem:
+        return theme.strip("FAILED", mine.problem, " ".join(filter(None, evidence)), more_badges=marks)
+    if how == "run_failed":
+        return theme.strip("FAILED", message[:1].upper() + message[1:], " ".join(filter(None, evidence)), more_badges=marks)
+    if how != "run_finished":
+        word = "Stopped" if how == "run_stopped" else "Cut short"
+        return theme.strip("STOPPED", f"{word}. Best so far: {sentence}" if right else f"{word} before a candidate was right",
+                           " ".join(filter(None, [*evidence, "Resume goes on; nothing is judged twice."])), more_badges=marks)
+    if not right:
+        return theme.strip("FAILED", f"No candidate is right: {sentence}", " ".join(filter(None, evidence)),
+                           badge_text="NOTHING RIGHT", more_badges=marks)
+    won = [f"{one.direction}: {one.best.family} {one.best.config}, found at trial {one.best.number}"
+           + (", judged again on fresh inputs and odd sizes" if one.winner else "") for one in right if one.best]
+    return theme.strip("OK", sentence, " ".join(filter(None, [*(f"{w}." for w in won), *evidence])), badge_text="TUNED",
+                       more_badges=marks)
