@@ -129,7 +129,7 @@ class Cluster:
         try:
             from distributed import Client
         except ImportError as error:
-            raise BadRequest("A cluster needs dask.distributed; install it with: pip install 'kernel-workbench[cluster]'.",
+            raise BadRequest("A cluster needs dask.distributed; install it with: pip install distributed",
                              field="cluster") from error
         for name in ("distributed.client", "distributed.comm", "distributed.core"):
             logging.getLogger(name).setLevel(logging.CRITICAL)     # what they say of a lost scheduler is told in one sentence
