@@ -152,3 +152,27 @@ except KeyboardInterrupt:
     lines = trials.read_text().splitlines()
     assert 1 <= len(lines) < 12
     assert '"run_stopped"' in (tmp_path / "cut" / "events.jsonl").read_text()
+
+
+def test_a_tune_shows_its_best_and_its_figure_and_a_bar_tells_how_far_it_is(sessions: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                            capsys: pytest.CaptureFixture) -> None:
+    from IPython.core.formatters import DisplayFormatter
+    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(sessions / "locks"))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    found = wb.tune(LAYER, batch=2, input_size=17, directions="forward", variants="naive_gather", device="cpu", trials=3,
+                    baselines=False)
+    bar = capsys.readouterr().err
+    assert "\r[####################] 3 of 3 judged, " in bar and bar.endswith("\n") and bar.count("\n") == 1
+    table = found.table()
+    assert len(table) == 3 and table["median_ms"].is_monotonic_increasing and list(table["finals"]).count("winner") == 1
+    figure = found.figure(x="time")
+    points = {point for trace in figure.data if trace.customdata is not None for point in trace.customdata}
+    assert figure.layout.xaxis.title.text == "time of the tune, s" and len(points) == 3, "also what is above the top"
+    shown = found._repr_html_()
+    assert "naive_gather" in shown and "<table" in shown and "forward: " in shown
+    displayed = []
+    monkeypatch.setattr("IPython.display.display", displayed.append)
+    assert DisplayFormatter().format(found) == ({}, {}), "it has displayed itself"
+    assert len(displayed) == 2 and displayed[1].layout.yaxis.title.text.startswith("median, ms")
+    with pytest.raises(wb.BadRequest, match="direction 'grad_input' was not tuned; choose forward."):
+        found.figure("grad_input")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.feed import TuneRequest
 from workbench.drive.tuning.tune import tune
+from workbench.faces.cli import main
 from workbench.faces.ui import tune_page
 
 from ..drive.conftest import until
@@ -229,3 +231,23 @@ def test_time_between_two_runs_is_no_time_of_the_tune() -> None:
     ours = [replace(trial("v", 1.0, "tf32", config={"A": i}), at=at(when)) for i, when in enumerate(("00:04", "10:05"))]
     found = tune_points.tried([*ours, trial("v", 1.0, "bf16")], events, WORK, "forward")
     assert [p.seconds for p in found.points] == [4, 15], "and what is of another class is no trial of it"
+
+
+def test_replay_prints_and_plots_how_the_best_of_a_session_fell(sessions: Path, capsys: pytest.CaptureFixture) -> None:
+    session = Session.create(sessions, "told")
+    for one in story():
+        session.append(one)
+    chart = sessions / "steps.json"
+    assert main(["replay", "told", "--steps", "--plot", str(chart)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("kb74/full forward float32 on NVIDIA H200: 42 trials, 2 not right (1 MISMATCH, 1 BUILD_FAILED)\n"
+                           "best PyTorch 1.65 ms (eager, TF32 on); floor 0.3")
+    found = tune_points.tried(story(), [], WORK, "forward")
+    assert len(said.splitlines()) == 3 + len(found.steps)
+    assert said.splitlines()[-1].endswith("fast tf32 TILE=128 WARPS=4 STAGES=6")
+    figure = json.loads(chart.read_text())
+    assert [figure["layout"][axis]["title"]["text"] for axis in ("xaxis", "xaxis2", "yaxis")] == [
+        "trial", "time of the tune, s", "best so far, ms"]
+    assert figure["data"][0]["y"][-1] == found.right[0].ms
+    assert main(["replay", "told", "--steps", "--json", "--space", "kb81"]) == 2
+    assert "No candidate was judged there" in capsys.readouterr().err

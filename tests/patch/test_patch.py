@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import shutil
+import threading
 import time
 from dataclasses import replace
 from html import unescape
@@ -16,12 +18,15 @@ from torch import nn
 
 import workbench as wb
 from workbench.core.errors import BadRequest
+from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.patching import FASTER_ONLY, INFERENCE, RIGHT, TRAINING, ModelSource, PatchReport
 from workbench.core.typed import Misfit
 from workbench.core.variants import TEMPLATES
 from workbench.drive.patching import plots, text
-from workbench.drive.patching.patch import Patch, PatchRequest, PatchResult, patch
+from workbench.drive.patching.patch import Patch, PatchRequest, PatchResult, patch, search
 from workbench.drive.running.runner import Runner
+from workbench.drive.sessions.session import Session
+from workbench.drive.tuning.feed import TuneRequest
 from workbench.faces.cli import main
 from workbench.measure.patching.replace import PatchFile
 
@@ -214,3 +219,26 @@ def test_a_request_with_an_unknown_word_is_refused() -> None:
         request("odd", keep="all")
     with pytest.raises(BadRequest, match="effort 'long' is not known"):
         replace(request("odd"), effort="long")
+
+
+@pytest.mark.parametrize("by", ["stop", "interrupt"])
+def test_a_stop_while_a_layer_is_tuned_ends_the_patch_and_says_how_to_go_on(by: str, runner: Runner, tmp_path: Path, monkeypatch
+                                                                           ) -> None:
+    """A tune ends orderly by an interrupt. A patch that went on with the next layer would have to be interrupted again."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
+    asked = TuneRequest(Workload(ConvTranspose(1, 3, 5, (3,), stride=(2,)), 2, (17,)), ("forward",), device="cpu",
+                        variants=("naive_gather",), baselines=False, effort="full")
+    session, stopped, said = Session.create(tmp_path, "cut"), threading.Event(), list[str]()
+
+    def on_text(line: str) -> None:
+        said.append(line)
+        if line.startswith("[1,") and by == "stop":
+            stopped.set()
+            runner.runs[-1].stop()
+        elif line.startswith("[1,"):
+            _thread.interrupt_main()
+
+    with pytest.raises(RuntimeError if by == "stop" else KeyboardInterrupt):
+        search(asked, session, runner, on_text, stopped)
+    assert said[-1].endswith("To go on with this one, run: python -m workbench tune --resume cut")
+    assert session.trials() and [e["event"] for e in session.events()][-1] == "run_stopped"

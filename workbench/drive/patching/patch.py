@@ -213,9 +213,11 @@ def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text
     right = []
     groups = distinct(inspected.layers)
     for number, group in enumerate(groups, 1):
+        if stopped is not None and stopped.is_set():
+            raise RuntimeError("Stopped.")
         on_text(f"layer {number} of {len(groups)}: {group.workload.layer}")
         if request.tune:
-            _tune(group.workload, request, runner, on_text)
+            _tune(group.workload, request, runner, on_text, stopped)
         chosen = choose(group.workload, arch=arch_of(source.device), emulated=source.device == "cpu", train=source.train,
                         measured=lambda work, derived: _measured(work, derived, request, runner, on_text))
         if chosen.recipe is None:
@@ -226,12 +228,13 @@ def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text
         rows |= {p: _row(rows[p], one, chosen, judged) for p in group.paths}
         if judged.status == Status.OK:
             right.append(one)
-        if stopped is not None and stopped.is_set():
-            raise RuntimeError("Stopped.")
+    if stopped is not None and stopped.is_set():
+        raise RuntimeError("Stopped.")
     return right, rows
 
 
-def _tune(workload: Workload, request: PatchRequest, runner: Runner, on_text: Callable[[str], None]) -> None:
+def _tune(workload: Workload, request: PatchRequest, runner: Runner, on_text: Callable[[str], None],
+          stopped: threading.Event | None) -> None:
     """What it finds is kept in the local store, where `choose` finds it. Not again what was tuned here before."""
     if request.source.device == "cpu":
         on_text("Nothing is tuned on the CPU: its times say nothing about a GPU.")
@@ -240,11 +243,25 @@ def _tune(workload: Workload, request: PatchRequest, runner: Runner, on_text: Ca
     left = [d for d in (DIRECTIONS if request.source.train else DIRECTIONS[:1]) if not tuned_here(workload, d, arch)]
     if not left:
         return
+    search(TuneRequest(workload, tuple(left), device=request.source.device, effort="quick"), Session.create(), runner, on_text,
+           stopped)
+
+
+def search(request: TuneRequest, session: Session, runner: Runner, on_text: Callable[[str], None],
+           stopped: threading.Event | None = None) -> None:
+    """Tune one layer. A stop or an interrupt ends more than that: it is raised again, after it was said how to go on."""
     try:
-        tune(TuneRequest(workload, tuple(left), device=request.source.device, effort="quick"), Session.create(), runner,
-             on_line=on_text)
+        found = tune(request, session, runner, on_line=on_text)
     except BadRequest as error:
         on_text(str(error))   # no fast variant serves it: PyTorch stays
+        return
+    asked = stopped is not None and stopped.is_set()
+    if found.state == "stopped" or asked:
+        on_text("Stopped. The layers that were tuned before are kept. To go on with this one, run: "
+                f"{PROGRAM} tune --resume {shlex.quote(session.name)}")
+        if asked:
+            raise RuntimeError("Stopped.")
+        raise KeyboardInterrupt   # the tune has ended orderly by it; so must the patch
 
 
 def _prove(one: LayerRecipe, request: PatchRequest, runner: Runner, on_text: Callable[[str], None]) -> ModuleJudged:

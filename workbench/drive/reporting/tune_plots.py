@@ -19,7 +19,7 @@ from plotly.subplots import make_subplots
 from ...core import numbers
 from . import report
 from .plots import DARK, LIGHT, style
-from .tune_points import Matter, Point, Tried, tunables
+from .tune_points import Matter, Point, Tried, label, tunables
 
 TRIALS, TIME = "trials", "time"                    # what runs along the axis of the first figure
 VARIANT = "variant"                                # what its colours mean, unless it is a tunable
@@ -109,6 +109,46 @@ def progress_note(found: Tried) -> str:
     return " ".join(parts)
 
 
+def steps(found: Sequence[Tried], *, mode: str = "light") -> go.Figure:
+    """The best so far of one or several tunes, over trials and over time, on a log axis. Of one also PyTorch and the floor."""
+    palette, colours = _COLOURS["dark" if mode == "dark" else "light"], _palette(mode)
+    figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
+    dashes = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+    ways: tuple[Callable[[Point], float], ...] = (lambda p: p.number, lambda p: p.seconds)
+    for place, one in enumerate(found):
+        for column, where in enumerate(ways, 1):
+            fell = one.steps
+            if not fell:
+                continue
+            figure.add_trace(go.Scatter(
+                x=[*map(where, fell), max(map(where, one.points))], y=[p.ms for p in (*fell, fell[-1])], mode="lines",
+                name=label(one), legendgroup=str(place), showlegend=column == 1,
+                text=[_hover(p) for p in (*fell, fell[-1])],
+                hovertemplate="%{text}<extra></extra>",
+                line={"shape": "hv", "width": 2, "color": palette[place % len(palette)],
+                      "dash": dashes[place % len(dashes)]}), row=1, col=column)
+    single = found[0] if len(found) == 1 and not found[0].emulated else None
+    levels = [("floor", single.floor_ms, "dot"), ("best PyTorch", single.baseline_ms, "solid")] if single else []
+    for word, ms, dash in levels:
+        if ms:
+            figure.add_hline(y=ms, line={"color": colours["floor" if dash == "dot" else "pytorch"], "dash": dash, "width": 1.5})
+            figure.add_annotation(x=1, xref="paper", y=log10(ms), text=f"{word} {numbers.time(ms)}", showarrow=False,
+                                  xanchor="right", yanchor="bottom", font={"size": 11, "color": colours["mute"]})
+    style(figure, height=400, mode=mode)
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.12})
+    shown = [p for one in found for p in one.steps]
+    if shown:
+        times = [*(p.ms or 1.0 for p in shown), *(ms for _, ms, _ in levels if ms)]
+        ticks = _log_ticks(times)
+        figure.update_yaxes(type="log", tickvals=ticks, ticktext=[numbers.milliseconds(t) for t in ticks],
+                            range=[log10(0.9 * min(times)), log10(1.15 * max(times))])
+    emulated = any(one.emulated for one in found)
+    figure.update_yaxes(title_text="best so far, ms" + (" on this CPU, kernels emulated" if emulated else ""), row=1, col=1)
+    figure.update_xaxes(title_text="trial", row=1, col=1)
+    figure.update_xaxes(title_text="time of the tune, s", row=1, col=2)
+    return figure
+
+
 def slices(found: Tried, family: str, order: Sequence[Matter] = (), *, mode: str = "light") -> go.Figure | None:
     """A panel for each tunable, log axis: the time of every right trial over its value; a line is the best of each value."""
     mine = [p for p in found.right if p.family == family and not p.early] or [p for p in found.right if p.family == family]
@@ -137,7 +177,7 @@ def slices(found: Tried, family: str, order: Sequence[Matter] = (), *, mode: str
         figure.update_xaxes(tickvals=list(range(len(values))), ticktext=[str(v) for v in values], title_text=name,
                             range=[-0.5, len(values) - 0.5], **at)
     style(figure, height=70 + 190 * down, mode=mode, top=10)
-    ticks = _log_ticks(mine)
+    ticks = _log_ticks([p.ms or 1.0 for p in mine])
     figure.update_yaxes(type="log", tickvals=ticks, ticktext=[numbers.milliseconds(t) for t in ticks])
     for row in range(1, down + 1):
         figure.update_yaxes(title_text=_unit(found), row=row, col=1)
@@ -210,7 +250,7 @@ def parallel(found: Tried, family: str, *, best_percent: int = 100, mode: str = 
         axes.append({"label": name, "tickvals": list(range(len(values))), "ticktext": [str(v) for v in values],
                      "range": [-0.15, max(1, len(values) - 1) + 0.15],
                      "values": [where[p.trial.tunables[name]] + jitter.uniform(-0.05, 0.05) for p in lines]})
-    ticks = _log_ticks(lines)
+    ticks = _log_ticks([p.ms or 1.0 for p in lines])
     axes.append({"label": "median, ms", "values": [log10(p.ms or 1) for p in lines], "tickvals": [log10(t) for t in ticks],
                  "ticktext": [numbers.milliseconds(t) for t in ticks]})
     figure = go.Figure(go.Parcoords(
@@ -366,9 +406,8 @@ def _cell_words(points: Sequence[Point], x: str, a: int, y: str, b: int, value: 
     return f"{x}={a}, {y}={b}: {time}{len(points)} tried, {failed} not right"
 
 
-def _log_ticks(points: Sequence[Point]) -> list[float]:
+def _log_ticks(times: Sequence[float]) -> list[float]:
     """1, 2, 5, ... within the times; the ends themselves where that leaves fewer than two."""
-    times = [p.ms or 1.0 for p in points]
     low, high = min(times), max(times)
     ticks = [m * 10.0**e for e in range(-6, 6) for m in (1, 1.5, 2, 3, 5, 7) if low <= m * 10.0**e <= high]
     return ticks if len(ticks) > 1 else sorted({low, high})

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cached_property
 from math import inf, log
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core import numbers
 from ...core.layer import Workload
@@ -20,6 +20,9 @@ from ...core.trial import Status, Trial
 from ..running.resume import NO_VERDICT, SLOWER
 from .report import FASTER, Baselines, best_baseline, floor_of, is_baseline, is_emulated, speedup
 from .report import SLOWER as SLOWER_IN_TURNS
+
+if TYPE_CHECKING:
+    import pandas
 
 FEWEST = 8          # right trials of a family: below, nothing is said of its tunables
 _MACHINE = frozenset({Status.NO_COMPILER, Status.MACHINE_FAILED})
@@ -167,6 +170,58 @@ def sentence(found: Tried) -> str:
     return ", ".join(filter(None, (
         f"{found.direction} {numbers.time(found.best_ms)}", f"{numbers.ratio(ratio)} the best PyTorch" if ratio else "",
         f"{numbers.of_limit(found.floor_ms, found.best_ms)} of the limit" if found.floor_ms else "")))
+
+
+def of_session(trials: Iterable[Trial], events: Sequence[Mapping[str, Any]]) -> list[Tried]:
+    """What was tried of each workload and direction of a session, in the order of their first trials."""
+    trials = list(trials)
+    work = {(t.workload.key, t.workload.preset, t.direction): t for t in reversed(trials) if t.kind == "candidate"}
+    found = (tried(trials, events, t.workload, t.direction) for t in reversed(work.values()))
+    return [one for one in found if one.points]
+
+
+def label(found: Tried) -> str:
+    """ "kb74/full forward float32"; of a layer without a name its parameters."""
+    work = found.points[0].trial.workload
+    return f"{work.preset or work.layer} {found.direction} {work.dtype}"
+
+
+def steps_text(found: Tried) -> str:
+    """A line each time that the best time fell."""
+    trial = found.points[0].trial
+    failed = f", {numbers.count(len(found.failed))} not right ({found.reasons})" if found.failed else ""
+    pytorch = f"best PyTorch {numbers.time(found.baseline_ms)} ({found.baseline.name})" if found.baseline else ""
+    floor = f"floor {numbers.time(found.floor_ms)}" if found.floor_ms else ""
+    lines = [f"{label(found)} on {trial.device.name}: {numbers.count(len(found.points))} trials{failed}",
+             *filter(None, ("; ".join(filter(None, (pytorch, floor))),)),
+             "* on the CPU emulator, which does not predict a GPU" if found.emulated else ""]
+    star = " *" if found.emulated else ""
+    cells = [("trial", "after", "best so far", "vs PyTorch", "candidate"),
+             *((numbers.count(p.number), numbers.seconds(p.seconds), numbers.time(p.ms) + star,
+                numbers.ratio(found.against_pytorch(p)), f"{p.family} {p.config}") for p in found.steps)]
+    widths = [max(len(row[i]) for row in cells) for i in range(4)]
+    lines += ["  ".join([*(cell.rjust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]])
+              for row in cells] if found.steps else ["No trial is right."]
+    return "\n".join(filter(None, lines))
+
+
+def as_json(found: Tried) -> dict[str, Any]:
+    """The same as data."""
+    return {"space": label(found), "device": found.points[0].trial.device.name, "trials": len(found.points),
+            "not_right": len(found.failed), "pytorch_ms": found.baseline_ms, "floor_ms": found.floor_ms,
+            "emulated": found.emulated, "steps": [
+                {"trial": p.number, "seconds": p.seconds, "ms": p.ms, "family": p.family, "config": p.trial.config,
+                 "trial_id": p.trial.trial_id} for p in found.steps]}
+
+
+def best_table(found: Tried, *, most: int = 10) -> pandas.DataFrame:
+    """The fastest right trials, one row each; units stand in the column names."""
+    import pandas as pd
+    return pd.DataFrame([{
+        "rank": rank, "variant": p.family, "median_ms": p.ms, "vs_pytorch": found.against_pytorch(p),
+        "of_limit": found.floor_ms / p.ms if found.floor_ms and p.ms else None, "trial": p.number, "after_s": p.seconds,
+        "finals": found.finals.get(p.trial.trial_id, "timed for a moment" if p.early else ""), "config": p.config,
+        "trial_id": p.trial.trial_id} for rank, p in enumerate(found.right[:most], 1)])
 
 
 def gap(found: Tried) -> str:

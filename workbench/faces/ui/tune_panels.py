@@ -22,8 +22,7 @@ from ...drive.reporting import tune_plots, tune_points
 from ...drive.reporting.tune_points import Family, Point, Tried
 from ...drive.sessions.files import EVENTS, lines, stamp
 from ...drive.sessions.session import Session
-from ...drive.tuning.feed import TuneRequest
-from ...drive.tuning.tune import EVENT
+from ...drive.tuning.feed import EVENT, TuneRequest
 from . import address, compare_page, pages, state, theme
 
 _WANTED = ('"tune', '"run_', '"heartbeat', '"waiting')  # events that are read; phases are ten times as many
@@ -392,12 +391,11 @@ def _matters(known_by: tuple, family: str, _found: Tried) -> list[tune_points.Ma
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _rows(known_by: tuple, _found: Tried) -> Any:
-    import pandas as pd
+    table = tune_points.best_table(_found, most=_MOST_ROWS)
     mark = " *" if _found.emulated else ""
-    return pd.DataFrame([{
-        "rank": rank, "variant": p.family, "median, ms": numbers.milliseconds(p.ms) + mark,
-        "vs PyTorch": numbers.ratio(_found.against_pytorch(p)) if not _found.emulated else None,
-        "of limit": numbers.of_limit(_found.floor_ms, p.ms) if _found.floor_ms else None, "trial": p.number,
-        "after": numbers.seconds(p.seconds),
-        "finals": _found.finals.get(p.trial.trial_id) or ("timed for a moment" if p.early else None), "config": p.config}
-        for rank, p in enumerate(_found.right[:_MOST_ROWS], 1)])
+    return table.assign(**{
+        "median, ms": [numbers.milliseconds(ms) + mark for ms in table["median_ms"]],
+        "vs PyTorch": [numbers.ratio(_found.against_pytorch(p)) for p in _found.right[:_MOST_ROWS]],
+        "of limit": [numbers.of_limit(_found.floor_ms, ms) for ms in table["median_ms"]],
+        "after": [numbers.seconds(s) for s in table["after_s"]], "finals": [word or None for word in table["finals"]]})[
+        ["rank", "variant", "median, ms", "vs PyTorch", "of limit", "trial", "after", "finals", "config"]]

@@ -65,12 +65,11 @@ def run(args: argparse.Namespace) -> int:
     shown = 0
     try:
         while not patch.wait(0.2) or shown < len(patch.said):
-            for _, text in patch.said[shown:]:
-                print(text, file=sys.stderr, flush=True)
-                shown += 1
+            shown = _say(patch, shown)
     except KeyboardInterrupt:
         patch.stop()
-        patch.wait(10)
+        patch.wait(30)
+        _say(patch, shown)   # what of it is kept
         raise
     if patch.defect:
         raise patch.defect
@@ -92,3 +91,11 @@ def run(args: argparse.Namespace) -> int:
     if report.differs:
         return exit_codes.WRONG
     return exit_codes.of(judged) if judged else exit_codes.RIGHT
+
+
+def _say(patch: Patch, shown: int) -> int:
+    """Print what was said since; returns how much was said."""
+    said = patch.said[shown:]
+    for _, text in said:
+        print(text, file=sys.stderr, flush=True)
+    return shown + len(said)

@@ -1,12 +1,13 @@
 """Compare searches on recorded search spaces. No kernel runs: every time is looked up.
 
-A file is a session, a cache file of Kernel Tuner or a T4 file; both may be packed with gzip. A session holds a space for each
-layer, direction, dtype and device. The searches: surrogate (the one that 'tune' uses), random, tpe (needs optuna), and kt:NAME,
-an optimiser of Kernel Tuner (needs kernel-tuner), for example kt:genetic_algorithm.
+A file is a session, by its name or its path, a cache file of Kernel Tuner or a T4 file; both may be packed with gzip. A session
+holds a space for each layer, direction, dtype and device. The searches: surrogate (the one that 'tune' uses), random, tpe
+(needs optuna), and kt:NAME, an optimiser of Kernel Tuner (needs kernel-tuner), for example kt:genetic_algorithm.
 
 The score is averaged over trials 10 to 100: 0 is what random search reaches on average, 1 is the best of the space.
 
     python -m workbench replay convolution.json.gz --searches surrogate,random --repeats 20 --plot replay.html
+    python -m workbench replay NAME --steps --plot steps.html         how the best time of a tune fell
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import sys
 from pathlib import Path
 
 from ...core.errors import BadRequest
-from ..arguments import check_folder, write_whole
+from ...drive.sessions.files import name_of
+from ...drive.sessions.session import list_sessions
+from ..arguments import check_folder, session_from, write_whole
 from ..exit_codes import RIGHT
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="session, cache file of Kernel Tuner, or T4 file")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE",
+                        help="session (name or path), cache file of Kernel Tuner, or T4 file")
     parser.add_argument("--searches", default="surrogate,random", metavar="NAMES",
                         help="comma-separated list of surrogate, random, tpe, kt:NAME (default surrogate,random)")
     parser.add_argument("--repeats", type=int, default=100, metavar="N", help="runs of each search (default 100)")
@@ -30,6 +34,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="surrogate proposes N trials at a time (default 1)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument("--space", default="", metavar="TEXT", help="only spaces whose name holds this text")
+    parser.add_argument("--steps", action="store_true", help="print how the best time of a session's own trials fell, over "
+                        "trials and over time, and stop; --plot writes that as a chart")
     parser.add_argument("--list", action="store_true",
                         help="print the spaces and how many legal configs were not tried, and stop")
     parser.add_argument("--plot", type=Path, metavar="FILE",
@@ -50,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
     names = [name.strip() for name in args.searches.split(",") if name.strip()]
     for name in names or [""]:
         replay.search(name)
-    there = [space for file in args.files for space in spaces_of(file)]
+    places = [file if file.exists() else _session_or(file) for file in args.files]
+    if args.steps:
+        return _steps(places, args)
+    there = [space for file in places for space in spaces_of(file)]
     chosen = [space for space in there if args.space in space.name]
     if not chosen:
         raise BadRequest(f"No space has {args.space!r} in its name; there are: {', '.join(s.name for s in there)}.",
@@ -78,6 +87,31 @@ def run(args: argparse.Namespace) -> int:
     print(frame.to_json(orient="records", indent=1) if args.json else replay.text(frame, trials=args.trials))
     if args.plot:
         chart = replay.figure(done)
+        write_whole(args.plot, chart.to_html() if args.plot.suffix == ".html" else chart.to_json())
+        print(f"Wrote {args.plot}.", file=sys.stderr)
+    return RIGHT
+
+
+def _session_or(file: Path) -> Path:
+    """The session of that name; the path as it is where there is none."""
+    return next((path for path in list_sessions() if name_of(path) == str(file)), file)
+
+
+def _steps(places: list[Path], args: argparse.Namespace) -> int:
+    """What the tunes of some sessions found, one line each time that the best time fell."""
+    from ...drive.reporting import tune_plots, tune_points
+    found = []
+    for place in places:
+        session = session_from(place)
+        found += [one for one in tune_points.of_session(session.trials(), session.events())
+                  if args.space in tune_points.label(one)]
+    if not found:
+        raise BadRequest("No candidate was judged there; name the session of a tune, or another text with --space.",
+                         field="steps")
+    print(json.dumps([tune_points.as_json(one) for one in found], indent=1) if args.json else
+          "\n\n".join(tune_points.steps_text(one) for one in found))
+    if args.plot:
+        chart = tune_plots.steps(found)
         write_whole(args.plot, chart.to_html() if args.plot.suffix == ".html" else chart.to_json())
         print(f"Wrote {args.plot}.", file=sys.stderr)
     return RIGHT
