@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -19,12 +20,13 @@ import pytest
 
 from workbench.core.orders import JudgeOrder
 from workbench.core.replies import Judged
+from workbench.core.template import render
 from workbench.core.trial import Status
 from workbench.drive.running.execution import DeviceLost, Execution
 from workbench.drive.running.request import Row, Run, RunRequest
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
-from workbench.drive.tuning.cluster import Cluster, joined
+from workbench.drive.tuning.cluster import Cluster, _Job, _libraries, carry_out, end, joined
 from workbench.drive.tuning.feed import TuneRequest
 from workbench.drive.tuning.space import TuneSpace
 from workbench.drive.tuning.tune import tune
@@ -157,6 +159,21 @@ def test_when_the_cluster_is_gone_the_tune_ends_and_resume_goes_on(machines: Mac
     done = cli("tune", "--resume", "one", "--cluster", machines.address, sessions=tmp_path)
     counts = of_the_search(session)
     assert done.returncode == 0 and len(counts) == 12 and set(counts.values()) == {1}, (done.stderr, counts)
+
+
+def test_two_slots_of_one_worker_judge_the_same_library(runner: Runner, tmp_path: Path) -> None:
+    """Two candidates that were built together. Neither may take the file away from the other."""
+    one = render(TuneSpace(WORK, "forward", "tf32", CPU, variants=["naive_gather"]).candidate(0))
+    built = runner.build_all([one], "cpu")[one.candidate_id]
+    order = runner.workers.judge_order("cpu", one, built, RunRequest(WORK, (), device="cpu", effort="quick"))
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            def judged(number: int) -> list[Status]:
+                job = _Job(order, 60.0, ("cpu", "cpu#1")[number], _libraries(order))
+                return [carry_out(job, f"{number}{turn}").reply().status for turn in range(12)]
+            assert set(sum(threads.map(judged, range(2)), [])) == {Status.OK}
+    finally:
+        end()
 
 
 class Away:

@@ -24,9 +24,9 @@ from ...drive.running.runner import Runner
 from ...drive.running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from ...drive.sessions.session import Session, SessionFull
 from ...drive.tuning import text
-from ...drive.tuning.feed import EFFORTS, TuneRequest
+from ...drive.tuning.feed import EFFORTS, EVENT, TuneRequest
 from ...drive.tuning.space import Explained
-from ...drive.tuning.tune import EVENT, TuneResult, every_gpu, explain, tune, used_s
+from ...drive.tuning.tune import TuneResult, every_gpu, explain, tune, used_s
 from . import address, layer_form, pages, running, state, theme, tune_panels, workbench_page
 from .layer_form import Choice
 
