@@ -147,7 +147,7 @@ def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | Non
     `cluster`: address of a scheduler of dask.distributed, whose GPUs are used. Raises `BadRequest`.
     """
     known = session_from(resume) if resume is not None else None
-    with places_of(cluster, _runner().workers, known) as there:
+    with places_of(cluster, _runner().workers, known, device) as there:
         if known is not None:
             request, folder = limited(asked(known), trials, minutes), known
         else:
