@@ -214,9 +214,10 @@ def diff(trial: Trial, session: Session, name: str) -> None:
     what, shape, only = _how()
     if what == "config" and other.trial is not None:
         _what_it_took(other.trial, trial)
-    texts = [_text(side, what) for side in (other, Side.of(trial))]
-    if texts[0] is not None and texts[1] is not None:
-        _draw(texts[0], texts[1], other.name, f"this, {trial.name}", shape=shape, only=only)
+    before = _text(other, what)
+    after = None if before is None else _text(Side.of(trial), what)
+    if before is not None and after is not None:
+        _draw(before, after, other.name, f"this, {trial.name}", shape=shape, only=only)
 
 
 def ladder(trial: Trial, everything: list[Trial]) -> None:
@@ -373,7 +374,7 @@ def _draw(before: str, after: str, name: str, other: str, *, shape: str, only: b
 
 def _diff_row(row: source_parts.DiffRow, shape: str) -> str:
     if row.skipped:
-        return f"<tr class=gap><td colspan=4>{numbers.count(row.skipped)} equal lines</td></tr>"
+        return f"<tr class=gap><td colspan={4 if shape == _SIDES else 3}>{numbers.count(row.skipped)} equal lines</td></tr>"
     left, right = _marked(row.left_text, row.right_text) if row.left and row.right and not row.same else (
         escape(row.left_text), escape(row.right_text))
     gone = "" if row.same else " class=gone" if row.left else " class=none"
