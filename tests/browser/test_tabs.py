@@ -1,4 +1,4 @@
-"""Two tabs of one server in a real browser: neither is shown what belongs to the other."""
+"""Two tabs of one server in a real browser: neither is shown what belongs to the other. Editing a kernel until it is right."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ import re
 import pytest
 
 from tests.ticked import ticked
+from workbench.core.candidate import Candidate
+from workbench.core.fork import fork
+from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.template import render
+from workbench.core.variants import find
+from workbench.drive.running.request import RunRequest
+from workbench.drive.sessions.session import Session
 
 pytestmark = pytest.mark.xdist_group("browser")
 SMALLEST = re.compile("^The smallest case that still fails")  # as long as it is looked for, the strip says so in lower case
@@ -118,3 +125,74 @@ def test_a_link_to_a_trial_that_is_not_here_offers_those_that_are(monkeypatch, r
     assert "Choose one on the left: KernelBench #" in text(tab) and "Resources" not in text(tab)
     tab.goto(tab.url.replace("zzzz", ""))
     tab.get_by_text("Resources of").wait_for()
+
+
+@pytest.fixture
+def wrong_fork(runner, tmp_path, monkeypatch):
+    """A session "edit" with naive_gather and a fork of it that adds 1 to each output."""
+    root = tmp_path / "sessions"
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(root))
+    work = Workload(ConvTranspose(1, 3, 5, (3,), (2,)), 1, (17,))
+    parent = Candidate(find("naive_gather", "forward"), work.layer, work.dtype, {})
+    text = parent.variant.text.replace("Sum sum[CO] = {};", "Sum sum[CO] = {Sum(1)};")
+    session = Session.create(root, "edit")
+    both = (parent, fork(text, parent, render(parent).candidate_id))
+    runner.run(RunRequest(work, both, device="cpu", baselines=False, effort="quick"), session)
+    return session
+
+
+def test_a_wrong_kernel_is_edited_until_it_is_right_compared_and_exported(wrong_fork, page, tmp_path):
+    wrong = wrong_fork.trials()[-1]
+    assert wrong.status == "MISMATCH"
+    tab = open_tab(page, f"/inspect?session=edit&trial={wrong.trial_id}")
+    source = tab.get_by_label("Template of naive_gather-")
+    source.wait_for()
+    assert tab.locator(".kwed .run").is_disabled(), "nothing was edited yet"
+    tab.locator(".kwed .jump").select_option(label=next(
+        o for o in tab.locator(".kwed .jump option").all_inner_texts() if o.startswith("launcher forward")))
+    assert "cudaError_t forward" in source.evaluate("e => e.value.slice(e.selectionStart)").split("(")[0]
+    tab.locator(".kwed .find").fill("Sum(1)")
+    tab.get_by_text("1 of 1", exact=True).wait_for()
+    broken = source.input_value().replace("{Sum(1)};", "{Sum(0)}; smem_w = 1;")
+    line = next(n for n, text in enumerate(broken.splitlines(), 1) if "smem_w" in text)
+
+    source.fill(broken)
+    tab.get_by_text(f"Edited: line {line}").wait_for()
+    tab.reload()
+    tab.get_by_text(f"Edited: line {line}").wait_for()
+    assert source.input_value() == broken, "what was typed is still there"
+    source.press("Control+Enter")
+    mark = tab.locator(".kwed .errors button").first
+    mark.wait_for()
+    assert f"line {line}:" in mark.inner_text() and "smem_w" in mark.inner_text()
+    assert "smem_w" in tab.locator(".kwed .mark span").first.inner_text()
+    assert tab.locator(".strip").first.inner_text().startswith("! BUILD_FAILED")
+
+    source.fill(broken.replace(" smem_w = 1;", ""))
+    tab.locator(".kwed .run").click()
+    tab.locator(".strip", has_text="Right in all checks").first.wait_for()
+    right = wrong_fork.trials()[-1]
+    failed = wrong_fork.trials()[-2]
+    assert (right.status, right.forked_from) == ("OK", failed.candidate_id) and failed.forked_from == wrong.candidate_id
+    tab.wait_for_function("id => location.search.includes(id)", arg=right.trial_id)
+
+    tab.get_by_text("Diff", exact=True).click()
+    tab.locator(".diff .gone", has_text="smem_w = 1;").wait_for()
+    against = tab.get_by_role("combobox", name=re.compile("Against$"))
+    against.click()
+    tab.get_by_role("option", name=re.compile("MISMATCH")).click()
+    tab.locator(".diff .gone em", has_text=re.compile("^1$")).wait_for()
+    assert "0" in tab.locator(".diff .came em").all_inner_texts()
+    settled(tab)
+
+    tab.get_by_role("button", name="Export", exact=True).click()
+    tab.get_by_text("is not verified yet").wait_for()
+    settled(tab)
+    tab.get_by_role("button", name="Verify", exact=True).click()
+    tab.locator(".strip", has_text="✓ VERIFIED").first.wait_for()
+    with tab.expect_download() as taken:
+        tab.get_by_role("button", name="Download", exact=True).click()
+    taken.value.save_as(tmp_path / "model_new.py")
+    text = (tmp_path / "model_new.py").read_text()
+    assert "Sum sum[CO] = {Sum(0)};" in text and f'"forward/{right.name}"' in text and right.candidate_id in text
+    assert not page.foreign, page.foreign

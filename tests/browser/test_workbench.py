@@ -129,6 +129,13 @@ def test_back_leads_to_the_page_before_and_no_choice_adds_an_entry(page):
     page.reload()
     page.locator(".layer", has_text="stride=2").wait_for()
     settled("/", "stride=2", "direction=grad_input")
+    page.evaluate("history.back(); setTimeout(() => history.back(), 40)")  # before the server has answered the first
+    page.locator(".layer", has_text="stride=2").wait_for(state="detached")
+    settled("/", "without=grad_input%2Fgathered_mma")
+    page.go_forward()
+    settled("/machine")
+    page.go_forward()
+    settled("/", "stride=2")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from workbench.core.errors import BadRequest, RenderError
 from workbench.core.fork import fork
 from workbench.core.identity import candidate_id
 from workbench.core.presets import preset
-from workbench.core.source_parts import side_by_side, unified
+from workbench.core.source_parts import error_lines, side_by_side, unified
 from workbench.core.template import files_of, render, render_batch, symbol
 from workbench.core.variants import TEMPLATES, Variant, broken, discover, find, parse, refuse_broken
 
@@ -275,6 +275,8 @@ def test_an_edited_header_is_the_forks_own(root: Path) -> None:
     before = render(parent)
     made = fork(before.source.replace("#define KW_", "#define KW_MINE 1\n#define KW_", 1), parent, before.candidate_id)
     assert made.headers and "KW_MINE" in render(made).source
+    again = fork(made.variant.text.replace("int taps =", "int taps = 1 +"), made, render(made).candidate_id)
+    assert again.headers == made.headers and again.variant.name != made.variant.name, "its template edited after that"
     with pytest.raises(RenderError, match="header that was edited"):
         files_of(made, render(made))
 
@@ -309,3 +311,15 @@ def test_two_texts_side_by_side() -> None:
         there = list(unified_diff(left.splitlines(), right.splitlines(), lineterm="", n=context))
         assert lines == [line for line in there[2:] if not line.startswith("@")]
         assert sum(r.skipped for r in rows) + sum(r.left is not None for r in rows) == 40
+
+
+def test_what_a_compiler_says_has_its_line_in_the_edited_text(root: Path) -> None:
+    """Of g++ and of nvcc; in a template and in the rendering; and of the headline where no log was kept."""
+    source = render(candidate(variant(root))).source
+    own = source.splitlines().index('#line 1 "forward/small.cu"') + 1
+    log = ("/tmp/x/small.cu:12:3: error: 'a' was not declared in this scope\nforward/small.cu(16): error: no b\n"
+           "small.cu:12:9: error: again\nother.cu:3:1: error: not ours\nsmall.cu:17:1: warning: unused\n")
+    assert error_lines(source, log, "") == [(own + 12, "'a' was not declared in this scope"), (own + 16, "no b")]
+    there = [(12, "'a' was not declared in this scope"), (16, "no b")]
+    assert error_lines(TEXT, log.replace("other.cu", "other.cuh"), "") == there
+    assert error_lines(TEXT, "", "nvcc stopped at forward/small.cu, line 7: no c") == [(7, "no c")]

@@ -35,7 +35,8 @@ DTYPES = ("float32", "bfloat16")
 
 def candidates(direction: str, config: dict, dtype: str, root: Path = TEMPLATES) -> list[tuple[Candidate, Workload]]:
     variant = find("persistent_wgmma", direction, root=root)
-    layers = LAYERS[2::2] if dtype != "float32" else LAYERS[direction == "forward"::2] if config else LAYERS
+    layers = LAYERS[2::2] if dtype != "float32" else LAYERS[direction == "forward"::2] if config else [
+        *LONG.values(), *LAYERS[2 + (direction == "grad_input")::2]]  # one engine computes both directions
     works = [Workload(one.layer, one.batch, one.input_size, dtype) for one in layers]
     made = [(Candidate(variant, one.layer, dtype, config, form="constant"), one) for one in works]
     return [(one, its) for one, its in made if why_not(one, sm=EMULATED_SM) is None]

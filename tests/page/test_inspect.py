@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -16,6 +17,7 @@ from workbench.core import source_parts
 from workbench.core.env import find_toolchain
 from workbench.core.presets import preset
 from workbench.core.trial import DEFAULT_ADVICE, Status
+from workbench.core.variants import find
 from workbench.drive.sessions.session import Session
 
 from .test_belongs import tab
@@ -98,12 +100,17 @@ def test_what_differs_from_another_config_is_shown_and_a_layer_is_chosen_first(t
     assert at.selectbox(key="inspect_layer").value == "KernelBench #74 (full)"
     assert list(at.selectbox(key="inspect_trial").options) == [
         "2.50 ms · naive_gather · forward", "1.50 ms · naive_gather · forward"]
-    assert "-constexpr int BLOCK = 64;\n+constexpr int BLOCK = 256;" in at.code[0].value
     text = unescape("\n".join(element.body for element in at.get("html")))
-    assert "<td>256</td><td>64</td>" in text
+    assert "<td class=gone>constexpr int BLOCK = <em>64</em>;</td><th>2</th>" in text and "<em>256</em>;</td>" in text
+    at.segmented_control(key="diff what").set_value("config").run()
+    text = unescape("\n".join(element.body for element in at.get("html")))
+    assert "BLOCK = <em>64</em>" in text and "precision = ieee" in text, "with the lines around it"
+    at.segmented_control(key="diff shape").set_value("Unified").run()
+    text = unescape("\n".join(element.body for element in at.get("html")))
+    assert "<td class=gone><s>−</s>BLOCK = 64</td>" in text and "colspan=4" not in text, "no column that nothing fills"
     at.selectbox(key="inspect_layer").select("KernelBench #79 (full)").run()
-    assert at.selectbox(key="inspect_trial").value == "other" and "no other candidate" in "\n".join(
-        element.body for element in at.get("html"))
+    assert at.selectbox(key="inspect_trial").value == "other"
+    assert "1.50 ms · naive_gather" in at.selectbox(key="diff other own").options[0], "another layer's come after this one's"
 
 
 def test_the_machine_code_of_a_trial_is_shown_without_a_gpu(recorded, tmp_path, monkeypatch) -> None:
@@ -149,3 +156,45 @@ def test_where_there_are_no_resources_the_reason_is_the_trials_own(tmp_path, mon
     text = shown("own", one.trial_id)
     assert said in text and ("need nvcc" in text) == ("need nvcc" in said)
     shutil.rmtree(tmp_path / "own")
+
+
+def test_a_wrong_trial_opens_in_the_editor_and_says_what_it_was_forked_from(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "own")
+    text = find("naive_gather", "forward").text
+    parent = trial("naive_gather", 1.5, candidate_id="a" * 16, blobs={"template": session.put_blob(text.encode())})
+    wrong = trial("naive_gather-1a2b", None, status=Status.MISMATCH, headline="wrong", candidate_id="b" * 16,
+                  forked_from="a" * 16, blobs={"template": session.put_blob(text.replace("{};", "{Sum(1)};").encode())})
+    gone = trial("naive_gather", None, status=Status.MISMATCH, headline="wrong", candidate_id="c" * 16)
+    for one in (parent, wrong, gone):
+        session.append(one)
+    at = tab("inspect", inspect_session="own", trial=wrong.trial_id)
+    assert [at.segmented_control(key=f"inspect_{key}").value for key in ("view", "edit")] == ["Edit", "Template"]
+    said = unescape("\n".join(element.body for element in at.get("html")))
+    assert "Forked from" in said and "1.50 ms · naive_gather · forward" in said
+    assert "The fork is kept in session own" in said and at.button(key="stop edit").disabled
+    at.segmented_control(key="inspect_view").set_value("Diff").run()
+    at.segmented_control(key="diff what").set_value("template").run()
+    said = unescape("\n".join(element.body for element in at.get("html")))
+    assert "{<em>Sum(1)</em>};" in said and "1 changed lines" in said, "at first against what it was forked from"
+    at.session_state["edit refused"] = {wrong.trial_id: ("text", "The header of naive_gather.cu is not TOML, line 3.")}
+    at.segmented_control(key="inspect_view").set_value("Edit").run()
+    said = unescape("\n".join(element.body for element in at.get("html")))
+    assert "BAD INPUT" in said and "is not TOML, line 3." in said and "Nothing was run. Your text is kept below." in said
+    at = tab("inspect", inspect_session="own", trial=gone.trial_id)
+    assert "has changed since trial" in "\n".join(element.body for element in at.get("html"))
+
+
+def test_the_ladder_is_read_step_by_step_with_what_each_brought(recorded) -> None:
+    general = SESSIONS / "recorded-h200-general.zip"
+    there = next(t for t in Session(general).trials() if t.name == "warp_per_output" and t.direction == "grad_weight" and t.ok)
+    at = tab("inspect", inspect_session=general.stem, trial=there.trial_id, view="Ladder")
+    assert at.selectbox(key="ladder step").value == "warp_per_output"
+    said = unescape("\n".join(element.body for element in at.get("html")))
+    assert "Read after naive_gather" in said
+    assert re.search(r">\d[\d.]*×</td><td class=n>\d+</td><td class=n>[\d.]+ (B|KiB)<", said), "as fast, registers, shared"
+    assert "<td class=came>name      = &quot;<em>" in "\n".join(element.body for element in at.get("html"))
+    for _ in range(list(at.selectbox(key="ladder step").options).index("3 of 9: warp_per_output")):
+        at.button(key="ladder Back").click().run()
+    assert at.selectbox(key="ladder step").value == "naive_gather" and at.button(key="ladder Back").disabled
+    assert "name      = \"naive_gather\"" in at.code[0].value, "the first step has nothing before it"

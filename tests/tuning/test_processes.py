@@ -27,6 +27,7 @@ from workbench.drive.machine.device_lock import DeviceLock
 from workbench.drive.running.execution import Execution
 from workbench.drive.running.request import Row, Run, RunRequest
 from workbench.drive.running.runner import Runner
+from workbench.drive.running.worker_process import WorkerDied
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.batch import BatchRequest, batch
 from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
@@ -216,6 +217,22 @@ def test_after_the_first_gpu_is_lost_the_last_step_is_on_another(tmp_path: Path)
     run = Run("0" * 8, RunRequest(WORK, ()), tmp_path, [row])
     execution = Execution(run, Session.create(tmp_path, "s"), Dead(), ("cuda:0", "cuda:1"), resume=False)
     assert not execution._judge("cuda:0", row, None, None) and execution.places == [execution.name] == ["cuda:1"]
+
+
+def test_a_gpu_that_is_dead_from_the_start_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dead(Canned):
+        def device(self, place: str) -> Device:
+            if place in dead:
+                raise WorkerDied("signal 6 (SIGABRT)", "")
+            return super().device(place)
+
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    monkeypatch.setattr("workbench.drive.tuning.tune.every_gpu", lambda first: (first, "cuda:1", "cuda:2"))
+    canned, dead = Dead(gpu_of(RECORDED.trials()[0])), ["cuda:0"]
+    tune(replace(ON_GPU, device="auto"), Session.create(tmp_path, "s"), canned, with_finals=False)
+    assert canned.places == [("cuda:1", "cuda:2")] and canned.requests[0].device == "cuda:1"
+    with pytest.raises(BadRequest, match="^cuda:0 cannot be used: The process ended by signal 6"):
+        tune(replace(ON_GPU, device="cuda:0"), Session.create(tmp_path, "s"), canned, with_finals=False)
 
 
 class Gpus:

@@ -327,7 +327,7 @@ def test_eight_failures_of_the_machine_in_a_row_end_a_tune(tmp_path: Path, right
 
 
 def test_a_tune_that_judged_nothing_says_so() -> None:
-    assert text.result(TuneResult("done", "", {}, {"forward": {}})).startswith("forward: no candidate was judged; ")
+    assert text.result(TuneResult("done", "", {}, {"forward": {}})).startswith("forward: the tune ended before a ")
 
 
 class Canned:

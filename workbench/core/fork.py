@@ -37,7 +37,7 @@ def forked(text: str, parent: Candidate, of: str) -> Candidate:
     """As `fork`, of a text that may be unchanged."""
     text = text.replace("\r\n", "\n")
     if not text.lstrip().startswith("#line"):
-        return _of_template(text, parent, of)
+        return _with_headers(_of_template(text, parent, of), parent.headers, of)
     parts = sections(text)
     if len(parts) < 2 or not parts[-1][0].startswith("instance of "):
         raise BadRequest('The rendering does not end with its parts "DIRECTION/VARIANT.cu" and "instance of ..."; keep the '
@@ -53,8 +53,7 @@ def forked(text: str, parent: Candidate, of: str) -> Candidate:
             raise BadRequest(f'The part "{last}" is not what the layer and its tunables make. {_KEEPS}', field="source")
         if [canonical(h) for _, h in today.headers] == [canonical(h) for _, h in headers]:
             return made
-    digest = candidate_id(*(part for _, part in headers), made.variant.text, compile_flags=())
-    return replace(made, variant=_called(made.variant, base_name(parent.variant), digest, of), headers=headers)
+    return _with_headers(made, headers, of)
 
 
 def named_in(text: str) -> tuple[str, str]:
@@ -93,6 +92,13 @@ def _of_template(text: str, parent: Candidate, of: str) -> Candidate:
     kept = {t.name: parent.config[t.name] for t in variant.tune if parent.config.get(t.name) in t.values}
     return replace(parent, variant=variant, config=kept, headers=(),
                    precision=parent.precision if parent.precision in variant.precision else "")
+
+
+def _with_headers(made: Candidate, headers: tuple[tuple[str, str], ...], of: str) -> Candidate:
+    if not headers:
+        return made
+    digest = candidate_id(*(part for _, part in headers), made.variant.text, compile_flags=())
+    return replace(made, variant=_called(made.variant, base_name(made.variant), digest, of), headers=headers)
 
 
 def _called(variant: Variant, base: str, digest: str, of: str) -> Variant:

@@ -10,6 +10,8 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 
 _LINE = re.compile(r'#line (\d+)(?: "([^"]*)")?')
+_LOGGED = re.compile(r"^(?P<file>[^:()\n]+?)(?::(?P<colon>\d+)(?::\d+)?|\((?P<paren>\d+)\)): (?:fatal |catastrophic )?[Ee]rror"
+                     r"(?: #[\w-]+)?: (?P<text>.+)$", re.M)
 _ERROR_AT = re.compile(r"(?P<file>[\w./-]+\.cuh?), line (?P<line>\d+)")
 
 
@@ -47,6 +49,25 @@ def error_place(sentence: str, there: Sequence[str]) -> tuple[str, int] | None:
     name = next((n for n in there if found and (n == found["file"] or n.endswith(f"/{found['file']}"))), None)
     return (name, int(found["line"])) if found and name else None
 
+
+def error_lines(source: str, log: str, headline: str) -> list[tuple[int, str]]:
+    """(line of the whole text, message) of the errors that a compiler's log names in this text, a rendering or a template, one
+    for each line; without a log those of the headline. A template is the file of its name."""
+    there = parts(source)
+    found = [(m["file"].rpartition("/")[2], int(m["colon"] or m["paren"]), m["text"]) for m in _LOGGED.finditer(log)]
+    if not found and (told := _ERROR_AT.search(headline)):
+        found = [(told["file"].rpartition("/")[2], int(told["line"]), headline[told.end():].lstrip(": ") or headline)]
+    places: dict[tuple[str, int], int] = {}
+    name, number = "", 1
+    for at, line in enumerate(source.splitlines(), 1):
+        if directive := _LINE.match(line):
+            name, number = (directive[2] or name).rpartition("/")[2], int(directive[1])
+        else:
+            places[name, number] = at
+            number += 1
+    whole = set(there) == {""}
+    known = [(places.get(("" if whole and file.endswith(".cu") else file, line)), text) for file, line, text in found]
+    return sorted({at: text for at, text in reversed(known) if at is not None}.items())
 
 @dataclass(frozen=True)
 class DiffRow:

@@ -37,6 +37,7 @@ from ..drive.running.runner import Runner
 from ..drive.sessions.recorded import WHAT, text_of
 from ..drive.sessions.session import Session
 from ..drive.tuning import text as tuning_text
+from ..drive.tuning.cluster import places_of
 from ..drive.tuning.feed import TuneRequest
 from ..drive.tuning.tune import TuneResult, asked, limited
 from ..drive.tuning.tune import tune as tune_layer
@@ -138,36 +139,40 @@ def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | Non
          input_size: int | Sequence[int] | None = None, dtype: str = "float32", directions: str | Iterable[str] = DIRECTIONS,
          precision: str = "", variants: str | Iterable[str] = (), device: str = "auto", effort: str = "normal",
          trials: int | None = None, minutes: float | None = None, session: str | None = None, resume: str | None = None,
-         baselines: bool = True, progress: bool = True) -> Tuned:
+         baselines: bool = True, cluster: str = "", progress: bool = True) -> Tuned:
     """Find the fastest right kernels of a layer on this machine, and keep them; blocks, showing progress. Interrupting stops it
     and gives the best so far.
 
     `work` is as for `run`. `resume` goes on with the tune of a session instead; `trials` or `minutes` give it a new limit.
-    Raises `BadRequest`.
+    `cluster`: address of a scheduler of dask.distributed, whose GPUs are used. Raises `BadRequest`.
     """
-    if resume is not None:
-        folder = session_from(resume)
-        request = limited(asked(folder), trials, minutes)
-    else:
-        if work is None:
-            raise BadRequest("work is not given; give a layer, a Workload, the name of a preset, or resume.", field="layer")
-        request = TuneRequest(_workload(work, batch, input_size, dtype, resolve_device(device)),
-                              names_of(directions, "directions"), precision, device, effort, trials, minutes,
-                              names_of(variants, "variants"), baselines=baselines)
-        folder = Session.create(name=session)
-    if not progress:
-        return Tuned(folder, tune_layer(request, folder, _runner()))
-    bar = ProgressBar(request.trials, request.seconds)
-    try:
-        return Tuned(folder, tune_layer(request, folder, _runner(), on_line=bar.say, on_run=bar.follow))
-    finally:
-        bar.close()
+    known = session_from(resume) if resume is not None else None
+    with places_of(cluster, _runner().workers, known, device) as there:
+        if known is not None:
+            request, folder = limited(asked(known), trials, minutes), known
+        else:
+            if work is None:
+                raise BadRequest("work is not given; give a layer, a Workload, the name of a preset, or resume.", field="layer")
+            where = there.device or resolve_device(device)
+            request = TuneRequest(_workload(work, batch, input_size, dtype, where), names_of(directions, "directions"),
+                                  precision, device, effort, trials, minutes, names_of(variants, "variants"),
+                                  baselines=baselines)
+            folder = Session.create(name=session)
+        if not progress:
+            return Tuned(folder, tune_layer(request, folder, _runner(), places=there.places))
+        bar = ProgressBar(request.trials, request.seconds)
+        try:
+            for note in there.notes:
+                bar.say(note)
+            return Tuned(folder, tune_layer(request, folder, _runner(), on_line=bar.say, on_run=bar.follow,
+                                            places=there.places))
+        finally:
+            bar.close()
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a tune has found: its winners by direction, its session. In a notebook it shows the best trials of each direction,
-    and every trial as a figure."""
+    """What a tune has found. In a notebook it shows the best trials of each direction, and every trial as a figure."""
 
     session: Session
     result: TuneResult
@@ -192,8 +197,7 @@ class Tuned:
         return tune_points.best_table(self._of(direction), most=most)
 
     def figure(self, direction: str = "", **options: Any) -> plotly.graph_objects.Figure:
-        """Every trial and the best so far, with PyTorch and the floor. `x`: "trials" or "time"; `colour`: "variant" or the name
-        of a tunable."""
+        """Every trial and the best so far. `x`: "trials" or "time"; `colour`: "variant" or the name of a tunable."""
         from ..drive.reporting import tune_plots
         return tune_plots.progress(self._of(direction), **options)
 
@@ -391,8 +395,7 @@ class PatchedModel:
 
 
 class ProgressBar:
-    """How far a tune is, in one line that is drawn again: in a notebook, or in a terminal on stderr. Where stderr is neither,
-    each new best is a line."""
+    """How far a tune is, in one line that is drawn again, in a notebook or a terminal. Elsewhere each new best is a line."""
 
     def __init__(self, trials: int | None, seconds: float | None) -> None:
         self._trials, self._seconds, self._begun, self._said = trials, seconds, time.monotonic(), "starting"

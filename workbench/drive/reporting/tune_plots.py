@@ -300,7 +300,7 @@ def _top(found: Tried) -> float:
         return 2 * (found.baseline_ms or 1.0)
     best, most = times[0], times[int(0.9 * (len(times) - 1))]
     pytorch = 0.0 if found.emulated else found.baseline_ms or 0.0
-    wanted = max(2 * pytorch or 1.15 * most, 1.5 * best)
+    wanted = max(2 * pytorch or min(1.15 * most, 6 * best), 1.5 * best)
     return max(min(wanted, 1.15 * times[-1]), 1.25 * best, 1.1 * pytorch)
 
 

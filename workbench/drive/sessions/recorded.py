@@ -44,7 +44,8 @@ def fork_of_trial(text: str, trial: Trial, session: Session, *, templates: Path 
     """The candidate of an edited text, template or rendering, that was this trial's. Raises `BadRequest`."""
     if trial.kind != "candidate":
         raise BadRequest(f"{trial.name} is not a candidate, so it has no kernel; name a trial of a kernel.", field="source")
-    return fork(text, _kept(trial, session, templates), trial.candidate_id or trial.trial_id)
+    parent = _fork_again(trial, session, templates) if trial.forked_from else _kept(trial, session, templates)
+    return fork(text, parent, trial.candidate_id or trial.trial_id)
 
 
 def template_of(trial: Trial, session: Session, *, templates: Path | None = None) -> str:

@@ -10,7 +10,6 @@ The first half runs here, the second one in the workers.
 from __future__ import annotations
 
 import atexit
-import hashlib
 import logging
 import secrets
 import threading
@@ -18,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,13 +27,16 @@ from ...core.env import cache_dir, environment, gpus
 from ...core.errors import BadRequest
 from ...core.orders import BaselineOrder, BuildOrder, CompareOrder, DeviceOrder, JudgeOrder, Order, ResourcesOrder
 from ...core.replies import Built, Event
+from ...core.trial import Status
 from ...core.trial_parts import Environment
 from ..machine.daemon_threads import DaemonThreads
 from ..machine.device_lock import held
 from ..machine.devices import resolve_device
 from ..running.builds import BuildPool
 from ..running.worker_process import GONE, WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
-from ..running.workers import Workers
+from ..running.workers import Workers, device_of
+from ..sessions.session import Session
+from .feed import EVENT
 
 R = TypeVar("R")
 Slot = tuple[str, int]     # address of a worker, number of its GPU
@@ -51,8 +53,8 @@ class Gone(RuntimeError):
 class Cluster:
     """A connection to a scheduler, made anew where it was lost. `join` is the way in."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, *, emulate: bool = False) -> None:
+        self.address, self.emulate = address, emulate
         self.wanted = ""                     # the kind of GPU that is used
         self._client = self._connected(_CONNECT_S)
         self._there: dict[str, tuple[int, int]] = {}
@@ -60,12 +62,14 @@ class Cluster:
         self._looking = threading.Lock()
         self.binding = threading.Lock()
         self.bound: dict[Slot, object] = {}
-        self.building: dict[str, int] = {}
+        self.building: dict[str, int] = {}   # address -> how many builds are under way
+        self.unfit: set[str] = set()         # builders without a compiler
+        self._own: set[str] = set()          # what was asked
         self.refused: dict[Slot, str] = {}   # why it is not used
 
     def close(self) -> None:
         with suppress(Exception):            # what is gone needs no farewell
-            self._client.run(end, workers=list({address for address, _ in self.bound}), on_error="ignore")
+            self._client.run(end, frozenset(self._own), workers=list({address for address, _ in self.bound}), on_error="ignore")
         with suppress(Exception):
             self._client.close(timeout=2)
 
@@ -92,12 +96,14 @@ class Cluster:
 
     def builders(self) -> list[str]:
         """Workers without a GPU, an address for each of their threads."""
-        return [address for address, (count, threads) in self.workers().items() if not count for _ in range(threads)]
+        return [address for address, (count, threads) in self.workers().items() if not count and address not in self.unfit
+                for _ in range(threads)]
 
     def ask(self, address: str, call: Callable[..., R], *given: object, gpu: bool = False, stop: threading.Event | None = None
             ) -> R:
         """Have a worker call a function of the second half. Raises `Gone`, and `WorkerCancelled` when `stop` is set first."""
         client, token = self._client, secrets.token_hex(8)
+        self._own.add(token)
         try:
             future = client.submit(call, *given, token, workers=[address], pure=False, retries=0,
                                    key=f"workbench-{token}", resources={"GPU": 1} if gpu else None)
@@ -123,11 +129,13 @@ class Cluster:
         try:
             from distributed import Client
         except ImportError as error:
-            raise BadRequest("A cluster needs dask.distributed; install it with: pip install 'kernel-workbench[cluster]'.",
+            raise BadRequest("A cluster needs dask.distributed; install it with: pip install distributed",
                              field="cluster") from error
         for name in ("distributed.client", "distributed.comm", "distributed.core"):
             logging.getLogger(name).setLevel(logging.CRITICAL)     # what they say of a lost scheduler is told in one sentence
         try:
+            if Path(self.address).is_file():
+                return Client(scheduler_file=self.address, timeout=limit_s, set_as_default=False)  # type: ignore[no-untyped-call]
             return Client(self.address, timeout=limit_s, set_as_default=False)  # type: ignore[no-untyped-call]  # as above
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise BadRequest(f"No scheduler of dask answers at {self.address!r}; start one with: dask scheduler",
@@ -203,6 +211,9 @@ class Builder(WorkerProcess):
             return super().call(order, limit_s=limit_s, on_event=on_event, stop=stop)
         finally:
             cluster.building[address] -= 1
+        if getattr(answer.found, "status", None) == Status.NO_COMPILER:
+            cluster.unfit.add(address)
+            return super().call(order, limit_s=limit_s, on_event=on_event, stop=stop)
         if isinstance(order, BuildOrder) and order.log and answer.log:
             with order.log.open("a", encoding="utf-8") as log:
                 log.write(answer.log)
@@ -216,7 +227,7 @@ class Builder(WorkerProcess):
         """The same build, with its libraries on this machine."""
         library = built.library
         if library in files:
-            path = self._folder / f"{hashlib.sha256(files[library]).hexdigest()}-{secrets.token_hex(4)}.so"
+            path = self._folder / f"built-{secrets.token_hex(8)}.so"
             path.write_bytes(files[library])
             path.chmod(0o755)
             library = str(path)
@@ -234,14 +245,19 @@ class Joined:
     places: tuple[str, ...]
     notes: tuple[str, ...]
 
+    @property
+    def device(self) -> str:
+        """"cpu" or "cuda:0", as the first slot calls it; "" without a cluster."""
+        return device_of(self.places[0]) if self.places else ""
+
 
 @contextmanager
-def joined(workers: Workers, address: str, *, prefer: str = "") -> Iterator[Joined]:
+def joined(workers: Workers, address: str, *, prefer: str = "", emulate: bool = False) -> Iterator[Joined]:
     """The slots of a cluster as places of these workers, and its builders in the place of their pool. The slots are of one kind
-    of GPU: that of the first one, or the one with the key `prefer`, which an earlier run of the tune used. Raises `BadRequest`
-    where there is none."""
+    of GPU: that of the first one, or the one with the key `prefer`, which an earlier run of the tune used. `emulate`: not the
+    GPUs but the CPUs of these machines. Raises `BadRequest` where there is none."""
     with ExitStack() as stack:
-        cluster = Cluster(address)
+        cluster = Cluster(address, emulate=emulate)
         stack.callback(cluster.close)
         slots = cluster.slots()
         with DaemonThreads(max(1, len(slots))) as threads:
@@ -270,6 +286,21 @@ def joined(workers: Workers, address: str, *, prefer: str = "") -> Iterator[Join
         yield Joined(tuple(places), tuple(_notes(cluster, told.values(), first)))
 
 
+def places_of(address: str, workers: Workers, session: Session | None = None, device: str = "auto"
+              ) -> AbstractContextManager[Joined]:
+    """The slots of a cluster for a tune; without an address none. `session`: of a tune that goes on. Raises `BadRequest`, also
+    where that one ran on a cluster, none is given, and this machine is of another kind."""
+    asked = [event for event in session.events() if event.get("event") == EVENT] if session else []
+    kind = str(asked[-1].get("cluster") or "") if asked else ""
+    device = str(asked[-1].get("request", {}).get("device")) if asked else device
+    if session and kind and not address and workers.device(resolve_device(device)).key != kind:
+        raise BadRequest(f"The tune of session {session.name} ran on a cluster of another kind of GPU; give its address: "
+                         "--cluster ADDRESS.", field="cluster")
+    if address and device not in ("auto", "cpu"):
+        raise BadRequest("A cluster has GPUs of its own: leave out the device, or give cpu to emulate.", field="cluster")
+    return joined(workers, address, prefer=kind, emulate=device == "cpu") if address else nullcontext(Joined((), ()))
+
+
 def _notes(cluster: Cluster, told: Iterator[Told] | Any, first: Told) -> list[str]:
     others: dict[str, int] = {}
     for one in told:
@@ -283,7 +314,7 @@ def _notes(cluster: Cluster, told: Iterator[Told] | Any, first: Told) -> list[st
 def asked_of(cluster: Cluster, slot: Slot, stop: threading.Event | None = None) -> Told | None:
     """What a slot is; None where it cannot be used, and `cluster.refused` says why."""
     try:
-        told = cluster.ask(slot[0], describe, slot[1], gpu=True, stop=stop)
+        told = cluster.ask(slot[0], describe, slot[1], cluster.emulate, gpu=True, stop=stop)
     except Gone as error:
         cluster.refused[slot] = f"a worker, because of {error}"
         return None
@@ -353,13 +384,10 @@ _own: list[Workers] = []
 _stops: dict[str, threading.Event] = {}
 
 
-def describe(number: int, token: str) -> Told:
-    """What the GPU of this number is here; on a machine without one, the CPU, which emulates."""
-    there = gpus()
+def describe(number: int, emulate: bool, token: str) -> Told:
+    """What the GPU of this number is here; on a machine without one, and to `emulate`, the CPU."""
     try:
-        device = resolve_device("auto") if number == 0 or not there else resolve_device(f"cuda:{number}")
-        if device == "cpu" and number:
-            device = f"cpu#{number}"
+        device = resolve_device(f"cuda:{number}") if gpus() and not emulate else f"cpu#{number}" if number else "cpu"
         found = _workers().measure(device).call(DeviceOrder(device.partition("#")[0]), limit_s=120)
     except (BadRequest, WorkerDied, WorkerFailed, WorkerTimeout) as error:
         return Told("", __version__, wrong=f"a worker whose GPU does not work: {error}")
@@ -370,7 +398,8 @@ def carry_out(job: _Job, token: str) -> _Answer:
     """Have an order carried out in a disposable process of this machine."""
     workers, stop = _workers(), _stops.setdefault(token, threading.Event())
     order, log = job.order, workers.scratch / f"{token}.log"
-    libraries = {path: workers.scratch / f"{hashlib.sha256(data).hexdigest()}.so" for path, data in job.libraries.items()}
+    # of this job alone: another slot may have loaded the same library, and must not lose it
+    libraries = {path: workers.scratch / f"{token}-{number}.so" for number, path in enumerate(job.libraries)}
     try:
         for path, data in job.libraries.items():
             libraries[path].write_bytes(data)
@@ -408,10 +437,10 @@ def stop_it(token: str) -> None:
         stop.set()
 
 
-def end() -> None:
-    """End the processes: the tune is over. The next one starts its own."""
+def end(own: frozenset[str] = frozenset()) -> None:
+    """End the processes: the tune that has asked `own` is over. The next one starts its own. Those of another tune stay."""
     with _beginning:
-        while _own:
+        while _own and not set(_stops) - own:
             _own.pop().close()
 
 

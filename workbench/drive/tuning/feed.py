@@ -26,6 +26,7 @@ from .finals import odd_workloads, says_nothing
 from .seen import Claims, Follower
 from .space import TuneSpace, class_for, key_of, key_of_trial, why_empty
 
+EVENT = "tune"              # what was asked; the last one of a session counts
 _BATCH = 4                  # proposals at a time
 _HOPELESS = 8               # trials in a row that the machine stood in the way of: the tune ends
 _MACHINE = frozenset({Status.NO_COMPILER, Status.MACHINE_FAILED, Status.CANCELLED})

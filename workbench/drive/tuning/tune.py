@@ -20,15 +20,15 @@ from ..machine.devices import resolve_device
 from ..running.execution import Execution
 from ..running.request import Run, RunRequest
 from ..running.runner import Runner
+from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from ..running.workers import is_elsewhere
 from ..sessions.session import Session
 from . import store
-from .feed import EFFORTS, Search, TuneFeed, TuneRequest, same_work, spaces
+from .feed import EFFORTS, EVENT, Search, TuneFeed, TuneRequest, same_work, spaces
 from .finals import Final, finals, says_nothing
 from .seen import Claims
 from .space import Explained, key_of_trial, why_empty
 
-EVENT = "tune"              # what was asked; the last one of a session counts
 WON = "tune_won"            # what came out of a direction
 _LOOK_S = 0.2               # how often is looked what the run is doing
 
@@ -72,12 +72,6 @@ def asked(session: Session) -> TuneRequest:
         raise BadRequest(f"The tune of session {session.name} cannot be read: {error}.", field="resume") from error
 
 
-def cluster_kind(session: Session) -> str:
-    """The key of the kind of GPU of the session's last tune, if that was on a cluster; "" else."""
-    event = next((e for e in reversed(session.events()) if e.get("event") == EVENT), {"cluster": ""})
-    return str(event.get("cluster") or "")
-
-
 def limited(request: TuneRequest, trials: int | None, minutes: float | None, effort: str = "") -> TuneRequest:
     """The same tune with another limit, where one is given."""
     if trials is not None or minutes is not None or effort:
@@ -95,8 +89,9 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     `places`: measuring processes; () is the one device that is asked for, and for "auto" every GPU of the first one's kind.
     After an interrupt the result has the best so far. Without finals it has, too, and nothing is kept. Raises `BadRequest`.
     """
-    device_name = places[0] if places else resolve_device(request.device)
-    device = runner.device(device_name)
+    first = places[0] if places else resolve_device(request.device)
+    device, places = _answering(runner, places or (every_gpu(first) if request.device == "auto" else (first,)))
+    device_name = places[0]
     if device.kind == "cuda" and with_finals and not request.templates:
         store.check()
     asked_for = spaces(request, device)
@@ -148,7 +143,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                        effort="quick", in_turns=False, build_timeout_s=effort.build_timeout_s,
                        run_timeout_s=request.run_timeout_s, tune=classes),
             session, resume=True, feed=feed, then=last,
-            places=places or (every_gpu(device_name) if request.device == "auto" else (device_name,)))
+            places=places)
         try:
             on_run(run)
             said = ""
@@ -165,6 +160,17 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     return replace(result, passed={d: len(trials) for d, trials in passed.items() if trials},
                    failures={d: result.failures.get(d, {}) for d in asked_for},
                    empty={d: why_empty(space.left_out) for d, space in asked_for.items() if d not in there})
+
+
+def _answering(runner: Runner, places: Sequence[str]) -> tuple[Device, Sequence[str]]:
+    """What the first place is that answers, and the places from it on. Raises `BadRequest` where none does."""
+    why = ""
+    for number, place in enumerate(places):
+        try:
+            return runner.device(place), places[number:]
+        except (BadRequest, WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            why = why or str(error)
+    raise BadRequest(f"{' and '.join(places)} cannot be used: {why}", field="device")
 
 
 def every_gpu(first: str) -> tuple[str, ...]:

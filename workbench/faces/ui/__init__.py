@@ -5,7 +5,7 @@ pages         `workbench_page`, `tune_page`, `compare_page`, `inspect_page`, `ma
 Workbench     `layer_form` (the sidebar), `variant_rows` (the variants with their tunables), `best_box` (the button that ticks
               the best known), `running` (a run as it is seen), `results` (the table)
 Tune          `layer_form`, `tune_panels` (figures and tables)
-Inspect       `machine_code_view`
+Inspect       `machine_code_view`, `source_view` (edit, diff and ladder; the editor itself is editor.js)
 layer picture `picture`, `picture_row` (one dimension), `picture_grid` (two), `picture_axis`, `picture_style`
 all pages     `state` (what they share), `address` (what a link says and restores), `theme` (looks, charts), `allowed_hosts`
               (who may talk to the server)

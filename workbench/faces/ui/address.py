@@ -3,6 +3,10 @@
 A page asks `wants` what a link says, and tells `note` what it shows. When it is drawn, `finish` writes the notes over what the
 address said. No choice adds an entry to the browser's history, so Back leads to the page before. `st.query_params` is only
 read: what is written there becomes an entry of its own.
+
+Streamlit adds an entry when the server's answer names another page than the browser is on. After two quick Backs that is a late
+answer to the first: the entry would cut off what Forward leads to. So no entry is added after Back or Forward until somebody
+clicks or types.
 """
 
 from __future__ import annotations
@@ -16,7 +20,20 @@ _LONGEST = 60  # characters of a value that is quoted
 
 _BOX = st.components.v2.component(
     "kernel_workbench_address", html='<i class="kwaddress" hidden></i>', isolate_styles=False,
-    js="""export default function({data}) {
+    js="""function keepForward() {
+  if (history.kwKeepsForward) return;
+  history.kwKeepsForward = true;
+  const push = history.pushState;
+  let went = false;
+  history.pushState = function (...entry) { if (!went) return push.apply(history, entry); };
+  addEventListener('popstate', () => { went = true; }, true);
+  addEventListener('pointerdown', event => { if (event.button < 3) went = false; }, true);
+  addEventListener('keydown', event => { if (!event.altKey && !event.metaKey &&
+    !['Alt', 'Meta', 'BrowserBack', 'BrowserForward'].includes(event.key)) went = false; }, true);
+}
+
+export default function({data}) {
+  keepForward();
   if (location.pathname.split('/').pop() !== data.page) return;  // the browser is on another page already
   const kept = [...new URLSearchParams(location.search)].filter(([name]) => name.startsWith('embed'));
   const search = new URLSearchParams([...data.shown, ...kept]).toString();
@@ -37,6 +54,7 @@ def begin(page: str, own: Sequence[str]) -> None:
             del state[key]
         for key in own:
             state.pop(f"lost {key}", None)
+        state.pop(f"address of {page}", None)  # the choices no longer are what it says, also if this drawing is cut short
     state[_CAME], state[_LINK], state[_NOTES], state[_DRAWN] = (page, came), came if followed else {}, {}, False
 
 

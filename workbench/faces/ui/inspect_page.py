@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from html import escape
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ...core import numbers, source_parts
 from ...core.errors import BadRequest
@@ -18,19 +18,23 @@ from ...drive.reporting import plots, report
 from ...drive.reporting.main_kernel import arch_of, main_kernel
 from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, resolved_of, sm_of, source_of
 from ...drive.sessions.session import Session
-from . import address, machine_code_view, state, theme
+from . import address, machine_code_view, pages, source_view, state, theme
 
 _FASTEST = 8  # configs of a cell in the list beside the source
 _WHOLE = "all, as it was compiled"
 _ASM = "Machine code"
 _DIFF = "Diff"
-_VIEWS = ("Source", "Template", _ASM, _DIFF, "Build log")
+_EDIT, _LADDER = "Edit", "Ladder"
+_WIDE = (_EDIT, _DIFF, _LADDER)  # over the whole page, with the numbers below
+_VIEWS = ("Source", _EDIT, _DIFF, _LADDER, _ASM, "Template", "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
-KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "inspect_view", "part ", "asm ", "diff ")  # of the widgets here
+KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "inspect_view", "part ", "asm ", "diff ",
+        "inspect_edit", "ladder step")  # of the widgets here
 
 
 def draw() -> None:
+    source_view.follow()
     with st.sidebar:
         name = state.choose_session("Session", key="inspect_session", default=st.session_state.get("session"))
         path = state.session_paths().get(name)
@@ -45,13 +49,27 @@ def draw() -> None:
     session = Session(path)
     everything = report.for_workload(state.trials_of(path), trial.workload)
     with st.sidebar:
-        _about(trial, everything)
+        _about(trial, everything, next((t for t in trials if t.candidate_id and t.candidate_id == trial.forked_from), None))
     state.title(f"{trial.name} {trial.direction}, Inspect")
-    theme.html(_strip(trial, everything, name))
+    strip = st.container()
+    view = _view(trial)
+    with strip:
+        if not source_view.strip(trial, session, editing=view == _EDIT):
+            theme.html(_strip(trial, everything, name))
+    if view in _WIDE:
+        _view_of_two(view, trial, session, everything)
     grid = st.grid(2, min_column_width=470, gap="medium")
+    if view in _WIDE:
+        _facts(trial, session, grid.container(), grid.container())
+        return
     with grid.container():
-        _text(trial, session, [t for t in everything if t.kind == "candidate" and t.direction == trial.direction])
-    with grid.container():
+        _text(view, trial, session, everything)
+    right = grid.container()
+    _facts(trial, session, right, right)
+
+
+def _facts(trial: Trial, session: Session, place: DeltaGenerator, more: DeltaGenerator) -> None:
+    with place:
         if trial.errors and not trial.ok:
             theme.html(_errors(trial))
         theme.html(_resources(trial))
@@ -59,8 +77,12 @@ def draw() -> None:
             _samples(trial, session)
         if trial.errors and trial.ok:
             theme.html(_errors(trial))
+    with more:
         theme.html(theme.heading("The command that repeats this trial"))
         st.code(trial.command, language="bash", wrap_lines=True)
+        if trial.ok and trial.kind == "candidate" and st.button("Export", help="Choose this candidate on the page Export"):
+            st.session_state["export_session"], st.session_state["export_rows"] = session.name, [trial.trial_id]
+            st.switch_page(pages.page("export"))
 
 
 def _choose(trials: list[Trial]) -> Trial | None:
@@ -99,7 +121,7 @@ def _name(trial: Trial) -> str:
 
 
 def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
-    marks = [state.recorded_on(session)] if session.startswith("recorded-") else []
+    marks = [state.recorded_on(session)] if session.startswith("recorded-") and not trial.forked_from else []
     baseline = report.best_baseline(everything, trial)
     ratio = report.speedup(trial, baseline)
     timing = trial.kernel_ms
@@ -124,7 +146,7 @@ def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
     return theme.strip(str(trial.status), sentence, evidence, more_badges=marks)
 
 
-def _about(trial: Trial, everything: list[Trial]) -> None:
+def _about(trial: Trial, everything: list[Trial], parent: Trial | None) -> None:
     same = sorted((t for t in everything if t.kind == "candidate" and t.direction == trial.direction and t.ok
                    and t.kernel_ms and report.same_place(t, trial)), key=lambda t: t.kernel_ms.median_ms)
     parts = []
@@ -153,22 +175,29 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
                  f"{escape(trial.device.arch)}<br><span class=mute>{escape(versions)}</span>")
     if trial.flags:
         parts.append(theme.heading("Notes") + escape(", ".join(trial.flags)))
+    if trial.forked_from:
+        told = f"<br>{escape(_name(parent))}" if parent else ""
+        parts.append(theme.heading("Forked from") + f"<span class=mono>{escape(trial.forked_from)}</span>{told}")
     parts.append(theme.heading("Candidate id") + f"<span class=mono>{escape(trial.candidate_id or '–')}</span>")
     theme.html("<div style='height:8px'></div>".join(parts))
 
 
-def _text(trial: Trial, session: Session, others: list[Trial]) -> None:
-    """`others`: candidates of the same layer and direction, whose machine code it can be compared with."""
-    usual = "Build log" if str(trial.status).startswith(("BUILD", "NO_COMPILER", "MACHINE_FAILED")) else "Source"
+def _view(trial: Trial) -> str:
+    """Which view of the trial is chosen; at first the one that helps."""
+    not_built = str(trial.status).startswith(("BUILD", "NO_COMPILER", "MACHINE_FAILED"))
+    usual = "Build log" if not_built else "Source" if trial.ok or trial.kind != "candidate" else _EDIT
     address.seed("inspect_view", _VIEWS, usual, name="view")  # it stays when another trial is chosen
     view = st.segmented_control("View", _VIEWS, key="inspect_view", required=True, persist_state="session",
                                 label_visibility="collapsed", width="stretch") or usual
     address.note("view", view, usual)
+    return view
+
+
+def _text(view: str, trial: Trial, session: Session, everything: list[Trial]) -> None:
+    """`everything`: the trials of the same layer."""
     if view == _ASM and trial.kind == "candidate":
-        machine_code_view.machine_code(trial, session, others)
-        return
-    if view == _DIFF:
-        _diff(trial, session, {t.trial_id: t for t in others if t.trial_id != trial.trial_id})
+        machine_code_view.machine_code(trial, session, [t for t in everything if t.kind == "candidate"
+                                                        and t.direction == trial.direction])
         return
     blob = {_ASM: "source", "Source": "source", "Template": "template", "Build log": "log"}[view]
     if blob not in trial.blobs:
@@ -187,27 +216,15 @@ def _text(trial: Trial, session: Session, others: list[Trial]) -> None:
     st.code(text, language="python" if trial.kind == "module" else "cpp", line_numbers=True, height=560)
 
 
-def _diff(trial: Trial, session: Session, others: dict[str, Trial]) -> None:
-    """What differs from another candidate of the same layer and direction: config, then the source that was compiled."""
-    if not others:
-        theme.html('<span class="foot">The session has no other candidate of this layer and direction.</span>')
-        return
-    key = f"diff {trial.trial_id}"
-    address.seed(key, others, next(iter(others)), name="diff")
-    other = others[st.selectbox("Against", list(others), key=key, persist_state="session", format_func=lambda i: " ".join(
-        [_name(others[i]), others[i].precision, *(f"{k}={v}" for k, v in others[i].config.items())]))]
-    address.note("diff", other.trial_id, next(iter(others)))
-    config = [(k, *(str(t.config.get(k, "–")) for t in (trial, other))) for k in {**trial.config, **other.config}]
-    config += [(k, getattr(trial, k), getattr(other, k)) for k in ("name", "precision", "form")]
-    rows = [(f"<span class=mono>{escape(k)}</span>", escape(str(a)), escape(str(b))) for k, a, b in config if a != b]
-    theme.html(theme.table(("", "this", "the other"), rows) if rows else '<span class="foot">Their configs are equal.</span>')
-    try:
-        texts = [source_of(t, session).splitlines() for t in (other, trial)]
-    except BadRequest as error:
-        theme.html(f'<div class="wrong">{escape(str(error))}</div>')
-        return
-    lines = list(difflib.unified_diff(*texts, "the other", "this", lineterm="", n=3))
-    st.code("\n".join(lines) or "The sources are equal.", language="diff", height=480)
+def _view_of_two(view: str, trial: Trial, session: Session, everything: list[Trial]) -> None:
+    if trial.kind != "candidate":
+        theme.html(f'<span class="foot">{escape(trial.name)} has no kernel of its own. Open one of the candidates.</span>')
+    elif view == _EDIT:
+        source_view.edit(trial, session)
+    elif view == _DIFF:
+        source_view.diff(trial, session, session.name)
+    else:
+        source_view.ladder(trial, everything)
 
 
 def _part(source: str, trial: Trial) -> str:

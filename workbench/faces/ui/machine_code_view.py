@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from html import escape
+from typing import Any
 
 import streamlit as st
 
@@ -113,12 +115,17 @@ def _ptx(reply: MachineCode, mangled: str) -> None:
 
 def _answer(trial: Trial, session: Session) -> _Answer | None:
     """None while it is compiled, or where it cannot be."""
+    found: _Answer | None = answered(f"{session.path} {trial.trial_id}", machine_code_of, trial, session)
+    return found
+
+
+def answered(key: str, job: Callable[..., Any], *of: Any) -> Any:
+    """What `job` says of these and of the compiler, once it has; None while it is at it, or where it cannot."""
     futures = _futures()
-    key = f"{session.path} {trial.trial_id}"
     if key not in futures:
         for old in list(futures)[:-_MOST_KEPT]:
             del futures[old]
-        futures[key] = (time.time(), _compiler().submit(machine_code_of, trial, session, state.runner().machine_code))
+        futures[key] = (time.time(), _compiler().submit(job, *of, state.runner().machine_code))
     started, future = futures[key]
     if not future.done():
         _live(started, future)

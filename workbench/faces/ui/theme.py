@@ -83,6 +83,17 @@ overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 [data-testid="stPopoverBody"] [data-testid="stWidgetLabel"] p{font-family:"Source Code Pro",monospace;font-size:11px}
 .kwsvg svg{max-height:330px}
 @media (max-width:1150px){.kw .facts>div:nth-child(n+6){display:none}.kw .layer .mono{font-size:16px}}
+.kw .diff{max-height:620px;overflow:auto;border:1px solid var(--line);border-radius:6px;background:var(--codebg)}
+.kw .diff table{font-family:"Source Code Pro",ui-monospace,monospace;font-size:12px;line-height:17px;table-layout:fixed}
+.kw .diff :is(td,th){border:0;padding:0 6px;vertical-align:top}
+.kw .diff td{white-space:pre-wrap;overflow-wrap:anywhere;tab-size:2}
+.kw .diff tbody th{font-weight:400;font-size:11px;line-height:17px;text-align:right;user-select:none}
+.kw .diff thead th{position:sticky;top:0;background:var(--bg2);white-space:normal;overflow-wrap:anywhere;padding:3px 8px}
+.kw .diff .gone{background:var(--badbg)}.kw .diff .came{background:var(--goodbg)}.kw .diff .none{background:var(--mutebg)}
+.kw .diff em{font-style:normal;font-weight:600;border-bottom:2px solid}.kw .diff .gone em{border-color:var(--bad)}
+.kw .diff .came em{border-color:var(--good)}
+.kw .diff s{text-decoration:none;color:var(--mute);user-select:none;padding-right:6px}
+.kw .diff .gap td{text-align:center;color:var(--mute);background:var(--bg2);font-size:11px}
 .kw .wrongline{color:var(--bad);font-weight:600}
 .st-key-faded{opacity:.4} [class*="st-key-address"]{display:none}
 </style>"""

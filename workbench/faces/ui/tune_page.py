@@ -19,9 +19,9 @@ from ...drive.reporting import report, tune_points
 from ...drive.reporting.tune_points import Tried
 from ...drive.sessions.session import Session
 from ...drive.tuning import text
-from ...drive.tuning.feed import EFFORTS, TuneRequest
+from ...drive.tuning.feed import EFFORTS, EVENT, TuneRequest
 from ...drive.tuning.space import Explained
-from ...drive.tuning.tune import EVENT, every_gpu, explain
+from ...drive.tuning.tune import every_gpu, explain
 from . import address, best_box, layer_form, running, state, theme, tune_panels, variant_rows, workbench_page
 from .layer_form import Choice
 from .running import Tuning

@@ -22,8 +22,7 @@ from ...drive.reporting import tune_plots, tune_points
 from ...drive.reporting.tune_points import Family, Point, Tried
 from ...drive.sessions.files import EVENTS, lines, stamp
 from ...drive.sessions.session import Session
-from ...drive.tuning.feed import TuneRequest
-from ...drive.tuning.tune import EVENT
+from ...drive.tuning.feed import EVENT, TuneRequest
 from . import address, compare_page, pages, state, theme
 
 _WANTED = ('"tune', '"run_', '"heartbeat', '"waiting')  # events that are read; phases are ten times as many

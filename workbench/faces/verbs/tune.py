@@ -22,7 +22,6 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -32,13 +31,12 @@ from ...core.presets import SUITES, default_size
 from ...core.trial import Status
 from ...drive.machine.devices import resolve_device
 from ...drive.running.runner import Runner
-from ...drive.running.workers import device_of
 from ...drive.sessions.session import Session
 from ...drive.tuning import text
 from ...drive.tuning.batch import BatchRequest, batch
-from ...drive.tuning.cluster import Joined, joined
+from ...drive.tuning.cluster import Joined, places_of
 from ...drive.tuning.feed import EFFORTS, TuneRequest
-from ...drive.tuning.tune import TuneResult, asked, cluster_kind, explain, limited, tune
+from ...drive.tuning.tune import TuneResult, asked, explain, limited, tune
 from .. import exit_codes
 from ..arguments import add_workload, say_broken, session_from, workload_from
 
@@ -55,8 +53,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
     parser.add_argument("--device", default="auto", help="cpu: the emulator; cuda:N: only this GPU; auto (default): every "
                                                          "free GPU of the same kind as the first")
-    parser.add_argument("--cluster", metavar="ADDRESS", help="use the GPUs of the cluster of dask.distributed whose scheduler "
-                                                              "has this address")
+    parser.add_argument("--cluster", default="", metavar="ADDRESS",
+                        help="use the GPUs of the cluster of dask.distributed whose scheduler has this address")
     parser.add_argument("--effort", choices=tuple(EFFORTS),
                         help="quick: a minute; normal: ten minutes (default); full: until every candidate has been tried, at "
                              "most 20 000 per direction")
@@ -74,15 +72,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 a winner in every direction, 1 none in one of them, 3 nothing could run, 130 stopped; the best so far is printed."""
-    if args.cluster and args.device != "auto":
-        raise BadRequest("--cluster takes the GPUs of the cluster; leave out --device.", field="cluster")
     if args.suite:
         return _suite(args)
-    kind = cluster_kind(session_from(args.resume)) if args.resume else ""
-    if kind and not args.cluster:
-        raise BadRequest(f"The tune of session {args.resume} ran on a cluster; give --cluster ADDRESS.", field="cluster")
-    with Runner() as runner, _cluster(args, runner, kind) as cluster:
-        request, session = _asked(args, device_of(cluster.places[0]) if cluster.places else "")
+    known = session_from(args.resume) if args.resume else None
+    with Runner() as runner, places_of(args.cluster, runner.workers, known, args.device) as cluster:
+        request, session = _asked(args, cluster.device)
         if args.explain:
             told = explain(request, runner, *cluster.places[:1])
             print(json.dumps({d: e.to_json() for d, e in told.items()}) if args.json else text.explained(told))
@@ -98,22 +92,17 @@ def run(args: argparse.Namespace) -> int:
     return _told(result, session, args, cluster)
 
 
-def _cluster(args: argparse.Namespace, runner: Runner, prefer: str = "") -> AbstractContextManager[Joined]:
-    """The places of --cluster; none without it."""
-    return joined(runner.workers, args.cluster, prefer=prefer) if args.cluster else nullcontext(Joined((), ()))
-
-
 def _suite(args: argparse.Namespace) -> int:
     if args.name or args.preset or args.layer or args.resume or args.explain:
         raise BadRequest("--suite names the layers; leave out the layer, --resume and --explain. To continue a suite, give the "
                          "same --session.", field="suite")
-    with Runner() as runner, _cluster(args, runner) as cluster:
+    with Runner() as runner, places_of(args.cluster, runner.workers, device=args.device) as cluster:
         return _all_of(args, runner, cluster)
 
 
 def _all_of(args: argparse.Namespace, runner: Runner, cluster: Joined) -> int:
     """Tune the layers of the suite."""
-    device = device_of(cluster.places[0]) if cluster.places else resolve_device(args.device)
+    device = cluster.device or resolve_device(args.device)
     size = "small" if args.small else default_size(device)
     first = next(iter(SUITES[args.suite].values())).workload(size, "float32")
     each = TuneRequest(first, tuple(dict.fromkeys(args.direction or DIRECTIONS)), "", args.device, args.effort or "normal",

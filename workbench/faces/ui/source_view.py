@@ -1,0 +1,397 @@
+"""Inspect's views of two texts: the editor, whose Run makes a fork, the diff of any two, and the ladder of variants."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from ...core import facts, numbers, source_parts
+from ...core.candidate import Candidate
+from ...core.errors import BadRequest
+from ...core.trial import Status, Trial
+from ...core.variants import Variant, discover
+from ...drive.exporting.export import proof_workload
+from ...drive.reporting import report
+from ...drive.reporting.main_kernel import arch_of, main_numbers
+from ...drive.running.request import Run, RunRequest
+from ...drive.sessions.recorded import WHAT, Side, fork_of_trial, most_shared_bytes, source_of, template_of, text_of
+from ...drive.sessions.session import Session, SessionFull
+from . import address, machine_code_view, running, state, theme
+
+_MOST_EMULATED_FLOPS = 4e9  # as on the Workbench
+_MOST_ROWS = 3000            # of a diff: a browser lays out no more at once
+_WORDS = {"source": "Source", "template": "Template", "config": "Config", "ptx": "PTX", "sass": "SASS"}
+_SIDES, _UNIFIED = "Side by side", "Unified"
+_VARIANT = "variant "        # before the key of a variant in the list of what a trial is compared with
+_TEMPLATE, _RENDERED = "Template", "Rendered source"
+_EDITED, _REFUSED = "edit run", "edit refused"   # what this tab has started: parent -> run; parent -> (text, sentence)
+
+_BOX = st.components.v2.component(
+    "kernel_workbench_editor", js=Path(__file__).with_name("editor.js").read_text(encoding="utf-8"),
+    html="""<div class=kwed><div class=bar>
+<button type=button class=run title="Ctrl-Enter"></button><button type=button class=revert>Revert</button>
+<select class=jump aria-label="Jump to"></select>
+<input class=find type=search placeholder="Search, or :line" aria-label="Search" spellcheck=false>
+<button type=button class=previous aria-label="Previous match">↑</button>
+<button type=button class=next aria-label="Next match">↓</button><span class=count aria-live=polite></span>
+<span class=said aria-live=polite></span></div>
+<div class=body><div class=numbers aria-hidden=true><pre></pre></div><div class=code><div class=marks aria-hidden=true></div>
+<pre class=colours aria-hidden=true></pre><textarea spellcheck=false autocapitalize=off autocomplete=off
+title="Ctrl-Enter runs. Ctrl-F searches. Escape, then Tab, leaves the text."></textarea></div></div>
+<div class=errors role=status></div></div>""",
+    css="""
+.kwed{font-size:13px;color:var(--ink)}
+.kwed .bar{display:flex;flex-wrap:wrap;gap:6px;align-items:center;margin-bottom:6px}
+.kwed button,.kwed select,.kwed input{font:inherit;font-size:12.5px;height:28px;box-sizing:border-box;padding:0 9px;
+border:1px solid var(--line);border-radius:6px;background:var(--bg);color:var(--ink)}
+.kwed button{cursor:pointer}.kwed button:disabled{cursor:default;opacity:.5}
+.kwed button.run{background:light-dark(#1F5FBF,#2C62B4);border-color:transparent;color:#fff;font-weight:600}
+.kwed .find{width:13em}.kwed .jump{max-width:15em}.kwed .said,.kwed .count{color:var(--mute);font-size:12px}
+.kwed :is(button,select,input):focus-visible{outline:2px solid var(--acc);outline-offset:1px}
+.kwed .body{display:flex;height:560px;overflow:auto;resize:vertical;border:1px solid var(--line);border-radius:6px;
+background:var(--codebg)}
+.kwed .body:focus-within{border-color:var(--acc)}
+.kwed .body,.kwed pre,.kwed textarea{font-family:"Source Code Pro",ui-monospace,monospace;font-size:12px;line-height:18px;
+tab-size:2;letter-spacing:0}
+.kwed .numbers{position:sticky;left:0;z-index:2;flex:none;padding:0 8px 0 10px;text-align:right;color:var(--mute);
+background:var(--bg2);border-right:1px solid var(--line);user-select:none;min-height:100%}
+.kwed .numbers pre{position:absolute;right:8px;margin:0;padding:6px 0;background:none}
+.kwed .numbers b{color:var(--acc);font-weight:700}
+.kwed .code{position:relative;flex:1 0 auto;margin-left:8px}
+.kwed .code pre,.kwed .code textarea{position:absolute;inset:0;margin:0;padding:6px 0;border:0;white-space:pre;overflow:hidden;
+background:none}
+.kwed .code textarea{width:100%;height:100%;resize:none;outline:0;color:transparent;caret-color:var(--ink)}
+.kwed .code textarea::selection{background:light-dark(#1F5FBF55,#6FA3F566);color:transparent}
+.kwed .code .colours{pointer-events:none;bottom:auto;overflow:visible}.kwed .colours i{font-style:normal}
+.kwed .colours .c{color:light-dark(#66707F,#8B96A5)}.kwed .colours .s{color:light-dark(#0B7A5E,#4CC9A4)}
+.kwed .colours .p{color:light-dark(#8A6100,#E8B84A)}.kwed .colours .k{color:light-dark(#1F5FBF,#8AB6FF)}
+.kwed .colours .n{color:light-dark(#6B4FC0,#A995F5)}
+.kwed .marks{position:absolute;inset:0;pointer-events:none}
+.kwed .mark{position:absolute;left:-8px;right:0;height:18px;background:var(--badbg);border-left:3px solid var(--bad);
+box-sizing:border-box}
+.kwed .mark span{position:absolute;margin-left:5px;white-space:nowrap;color:var(--bad);font-size:11.5px;font-weight:600}
+.kwed .marks u{position:absolute;height:18px;text-decoration:none;background:light-dark(#E39A0044,#F0B23E44)}
+.kwed .marks u.now{outline:1.5px solid light-dark(#8A6100,#F0B23E)}
+.kwed .errors{display:flex;flex-direction:column;align-items:flex-start;gap:3px;margin-top:6px;max-height:110px;overflow:auto}
+.kwed .errors button{border:0;padding:0;height:auto;background:none;color:var(--bad);text-align:left;font-size:12px}
+.kwed .errors button.old{color:var(--mute)}""")
+
+
+def follow() -> None:
+    """Before the page chooses its trial: when a run that this tab began here has ended, its fork is the trial that is shown."""
+    for parent, run in list(st.session_state.get(_EDITED, {}).items()):
+        if run.active:
+            continue
+        del st.session_state[_EDITED][parent]
+        forks = [t.trial_id for t in run.trials if t.forked_from]
+        if forks and st.session_state.get("inspect_trial") == parent:
+            st.session_state["inspect_session"], st.session_state["inspect_trial"] = run.session.name, forks[-1]
+
+
+def strip(trial: Trial, session: Session, *, editing: bool) -> bool:
+    """Draw what stands above all while a fork of the trial runs, and where one was refused; False where neither is so."""
+    refused = st.session_state.get(_REFUSED, {}).get(trial.trial_id)
+    if (run := _under_way(trial, session)) is not None:
+        running.live_strip(run)
+    elif editing and refused:
+        theme.html(theme.strip("BAD INPUT", refused[1], "Nothing was run. Your text is kept below."))
+    return run is not None or bool(editing and refused)
+
+
+def edit(trial: Trial, session: Session) -> None:
+    """The template or the rendered source, to be edited; Run judges it as a fork of the trial."""
+    if trial.kind != "candidate":
+        theme.html('<span class="foot">A module is not edited here. Open one of its candidates.</span>')
+        return
+    address.seed("inspect_edit", (_TEMPLATE, _RENDERED), _TEMPLATE, name="edit")
+    devices = list(state.device_names())
+    left, right, last = st.columns([3, 2, 1], vertical_alignment="bottom")
+    what = left.segmented_control("Edit", (_TEMPLATE, _RENDERED), key="inspect_edit", required=True, persist_state="session",
+                                  help="The rendered source also holds the headers. Values of tunables are part of it.")
+    address.note("edit", what, _TEMPLATE)
+    device = right.selectbox("Run on", devices, key="inspect_edit_device", format_func=state.device_label,
+                             index=next((i for i, d in enumerate(devices) if d.startswith(trial.device.kind)), 0))
+    try:
+        text = template_of(trial, session) if what == _TEMPLATE else source_of(trial, session)
+    except BadRequest as error:
+        theme.html(f'<div class="wrong">{escape(str(error))}</div>')
+        return
+    running_now = _under_way(trial, session)
+    refused = st.session_state.get(_REFUSED, {}).get(trial.trial_id)
+    last.button("Stop", key="stop edit", disabled=running_now is None, width="stretch",
+                on_click=running_now.stop if running_now else None)
+    marks = [{"line": line, "text": said} for line, said in _marks(trial, session, text, refused)]
+    kernel = source_parts.kernel_line(text)
+    with st.container(key="editor"):
+        _BOX(key=f"editor {trial.trial_id} {what}", on_run_change=_begin(trial, session, what, device), height="content", data={
+            "key": f"{trial.trial_id} {what}", "text": text, "marks": marks, "line": kernel, "busy": running_now is not None,
+            "label": "Run edit", "runnable": False, "title": f"{what} of {trial.name} {trial.direction}",
+            "note": f"Run makes a fork of {trial.name}."})
+    theme.html(f'<span class="foot">{escape(_on_what(trial, device)[1])} The fork is kept in session {escape(session.name)}. '
+               "Ctrl-Enter runs, Ctrl-F searches, Escape and then Tab leaves the text.</span>")
+
+
+def _marks(trial: Trial, session: Session, text: str, refused: tuple[str, str] | None) -> list[tuple[int, str]]:
+    """What the compiler said of this text; of one that was refused the line that the sentence names."""
+    if refused:
+        line = re.search(r"\bline (\d+)", refused[1])
+        return [(int(line[1]), refused[1])] if line else []
+    if trial.status not in (Status.BUILD_FAILED, Status.RENDER_FAILED):
+        return []
+    try:
+        log = session.blob(trial.blobs.get("log", "")).decode("utf-8", "replace")
+    except BadRequest:
+        log = ""
+    if found := source_parts.error_lines(text, log, trial.headline):
+        return found
+    line = re.search(r"\bline (\d+)", trial.headline)
+    return [(int(line[1]), trial.headline)] if line and not text.startswith("#line") else []
+
+
+def _begin(trial: Trial, session: Session, what: str, device: str) -> Any:
+    """The callback of the editor's Run: the text becomes a candidate, which is run."""
+    def begin() -> None:
+        sent = st.session_state[f"editor {trial.trial_id} {what}"].get("run")
+        if not sent or _under_way(trial, session) is not None:
+            return
+        text = str(sent["text"])
+        st.session_state.setdefault(_REFUSED, {}).pop(trial.trial_id, None)
+        try:
+            candidate = fork_of_trial(text, trial, session)
+            workload, _ = _on_what(trial, device)
+            target = Session.create(name=session.name) if session.path.suffix == ".zip" else session
+            request = RunRequest(workload, (candidate,), device=device, baselines=device != state.CPU)
+            run = state.runner().start(request, target)
+        except (BadRequest, SessionFull) as error:
+            st.session_state[_REFUSED][trial.trial_id] = (text, str(error))
+            return
+        state.runs().append(run)
+        st.session_state.setdefault(_EDITED, {})[trial.trial_id] = run
+    return begin
+
+
+def _under_way(trial: Trial, session: Session) -> Run | None:
+    """The run of a fork of this trial, whichever tab began it."""
+    of = trial.candidate_id or trial.trial_id
+    return next((run for run in state.active_runs() if run.session.name == session.path.stem and any(
+        row.candidate.variant.forked_from == of for row in run.rows)), None)
+
+
+def _on_what(trial: Trial, device: str) -> tuple[Any, str]:
+    """The trial's workload; the emulator gets a small input where that would take it minutes."""
+    work = trial.workload
+    if device != state.CPU or facts.flops(work) < _MOST_EMULATED_FLOPS:
+        return work, ""
+    small = replace(proof_workload(work, device), preset="")
+    size = " × ".join(map(str, (small.batch, work.layer.in_channels, *small.input_size)))
+    return small, (f"{numbers.work(facts.flops(work))} per launch is too much for the emulator. The fork is judged on a small "
+                   f"input of the same layer, {size}.")
+
+
+def diff(trial: Trial, session: Session, name: str) -> None:
+    """What differs between this trial and another of any session, or a variant. `name`: of the session."""
+    paths = state.session_paths()
+    left, right = st.columns([2, 3])
+    address.seed("diff session", paths, name, name="diff_session")
+    with left:
+        place = st.selectbox("Against a trial of", list(paths), key="diff session", persist_state="session",
+                             format_func=state.session_labels(list(paths)).get)
+    address.note("diff_session", place, name)
+    there = {t.trial_id: t for t in state.trials_of(paths[place]) if t.kind == "candidate" and t.trial_id != trial.trial_id}
+    options = _others(trial, there)
+    usual = next((i for i, t in there.items() if t.candidate_id and t.candidate_id == trial.forked_from), options[0])
+    key = f"diff {trial.trial_id} {place}"
+    address.seed(key, options, usual, name="diff")
+    chosen = right.selectbox("Against", options, key=key, persist_state="session", format_func=lambda i: (
+        f"{i.removeprefix(_VARIANT)}, as it is now" if i.startswith(_VARIANT) else _told(there[i], trial)))
+    address.note("diff", chosen, usual)
+    other = _of_variant(chosen, trial) if chosen.startswith(_VARIANT) else Side.of(there[chosen])
+    what, shape, only = _how()
+    if what == "config" and other.trial is not None:
+        _what_it_took(other.trial, trial)
+    before = _text(other, what)
+    after = None if before is None else _text(Side.of(trial), what)
+    if before is not None and after is not None:
+        _draw(before, after, other.name, f"this, {trial.name}", shape=shape, only=only)
+
+
+def ladder(trial: Trial, everything: list[Trial]) -> None:
+    """The variants of the direction in their reading order: what each changes, and what that brought here."""
+    variants = [v for v in discover() if v.direction == trial.direction]
+    best = _best(everything, trial)
+    names = [v.name for v in variants]
+    address.seed("ladder step", names, trial.variant if trial.variant in names else names[0], name="step")
+    at = names.index(st.session_state["ladder step"])
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        for label, to in (("Back", at - 1), ("Next", at + 1)):
+            st.button(label, key=f"ladder {label}", disabled=not 0 <= to < len(names), on_click=_step,
+                      args=(names[to] if 0 <= to < len(names) else "",))
+        step = st.selectbox("Step", names, key="ladder step", persist_state="session",
+                            format_func=lambda n: f"{names.index(n) + 1} of {len(names)}: {n}")
+    address.note("step", step, trial.variant)
+    variant = variants[names.index(step)]
+    before = next((v for v in variants if v.name == variant.after and v is not variant), None)
+    theme.html(f"<b>{escape(variant.name)}</b>: {escape(variant.idea)}"
+               + (f' <span class=mute>Read after {escape(before.name)}.</span>' if before else ""))
+    shown = [v for v in (before, variant) if v]
+    theme.html(theme.table(("", "median", "times as fast", "registers", "shared memory", "workspace"),
+                           [_step_row(v, best, shown[0]) for v in shown], right=(1, 2, 3, 4, 5)))
+    notes = [f"The session has no right trial of {v.name} on this layer." for v in shown if v.name not in best]
+    notes += ["* emulated: says nothing about a GPU."] if any(map(report.is_emulated, best.values())) else []
+    theme.html(f'<span class="foot">{escape(" ".join(notes))}</span>')
+    if before is None:
+        theme.html(theme.heading("The first step: read it whole"))
+        st.code(variant.text, language="cpp", line_numbers=True, height=520)
+        return
+    _, shape, only = _how(texts=False)
+    _draw(before.text, variant.text, before.name, variant.name, shape=shape, only=only)
+
+
+def _step(name: str) -> None:
+    st.session_state["ladder step"] = name
+
+
+def _best(everything: list[Trial], trial: Trial) -> dict[str, Trial]:
+    """Variant -> its fastest right trial of the direction at this trial's place; the forks of it are none."""
+    found: dict[str, Trial] = {}
+    for one in everything:
+        if one.kind == "candidate" and one.ok and not one.forked_from and one.direction == trial.direction \
+                and report.same_place(one, trial) and one.kernel_median_ms < found.get(one.name, one).kernel_median_ms + 1e-12:
+            found[one.name] = one
+    return found
+
+
+def _step_row(variant: Variant, best: dict[str, Trial], first: Variant) -> tuple[str, ...]:
+    trial, before = best.get(variant.name), best.get(first.name)
+    if trial is None:
+        return (escape(variant.name), *("–",) * 5)
+    own, arch = main_numbers(trial), arch_of(trial)
+    shared = most_shared_bytes(trial, arch) if arch else None
+    emulated = report.is_emulated(trial)
+    timed = before and before is not trial and before.kernel_ms and trial.kernel_ms and not emulated
+    ratio = before.kernel_median_ms / trial.kernel_median_ms if before and timed else None
+    mark = " *" if emulated else ""
+    return (f"{escape(variant.name)} <span class=mute>{escape(trial.precision)}</span>",
+            f"{numbers.time(trial.kernel_ms.median_ms)}{mark}" if trial.kernel_ms else "–",
+            numbers.ratio(ratio) if ratio else "–", str(own.registers) if own else "–",
+            numbers.memory(shared) if shared is not None else "–",
+            numbers.memory(trial.memory["workspace_bytes"]) if "workspace_bytes" in trial.memory else "–")
+
+
+def _how(*, texts: bool = True) -> tuple[str, str, bool]:
+    """What is compared, in which shape, and whether only what has changed."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        what = "template"
+        if texts:
+            address.seed("diff what", WHAT, WHAT[0], name="what")
+            what = st.segmented_control("What", WHAT, key="diff what", required=True, persist_state="session",
+                                        format_func=_WORDS.get, label_visibility="collapsed") or WHAT[0]
+            address.note("what", what, WHAT[0])
+        address.seed("diff shape", (_SIDES, _UNIFIED), _SIDES, name="shape")
+        shape = st.segmented_control("Shape", (_SIDES, _UNIFIED), key="diff shape", required=True, persist_state="session",
+                                     label_visibility="collapsed") or _SIDES
+        address.note("shape", shape, _SIDES)
+        st.session_state.setdefault("diff only", address.wants("whole") != "1")
+        only = st.toggle("Only changes", key="diff only", persist_state="session")
+        address.note("whole", "" if only else "1")
+    return what, shape, only
+
+
+def _others(trial: Trial, there: dict[str, Trial]) -> list[str]:
+    """The trials of the same layer and direction first, and after all of them the variants of the direction."""
+    def far(i: str) -> tuple[bool, bool]:
+        return there[i].workload != trial.workload, there[i].direction != trial.direction
+    return [*sorted(there, key=far), *(f"{_VARIANT}{v.key}" for v in discover() if v.direction == trial.direction)]
+
+
+def _told(other: Trial, trial: Trial) -> str:
+    """The time or status, the name, then what tells it apart."""
+    time = numbers.time(other.kernel_ms.median_ms) if other.kernel_ms else str(other.status)
+    words = [f"{time}{' *' if other.kernel_ms and report.is_emulated(other) else ''} · {other.name}", other.precision,
+             *([other.direction] if other.direction != trial.direction else []),
+             *(f"{k}={v}" for k, v in other.config.items()),
+             *([str(other.workload.layer)] if other.workload != trial.workload else [])]
+    return " ".join(words)
+
+
+def _of_variant(chosen: str, trial: Trial) -> Side:
+    """A variant as it is now, with what it has of the trial's config."""
+    key = chosen.removeprefix(_VARIANT)
+    variant = next(v for v in discover() if v.key == key)
+    config = {t.name: trial.tunables[t.name] for t in variant.tune if trial.tunables.get(t.name) in t.values}
+    precision = trial.precision if trial.precision in variant.precision else ""
+    form = trial.form if trial.form in variant.forms else variant.forms[0]
+    work = trial.workload
+    return Side(key, candidate=Candidate(variant, work.layer, work.dtype, config, precision, form, trial.compile_flags))
+
+
+def _text(side: Side, what: str) -> str | None:
+    """None while it is compiled, or where it has none, which is then said."""
+    if what in ("ptx", "sass"):
+        key = f"{what} {side.name} {side.candidate.config if side.candidate else ''}"
+        return machine_code_view.answered(key, text_of, side, what)
+    try:
+        return text_of(side, what, state.runner().machine_code)
+    except BadRequest as error:
+        theme.html(f'<div class="wrong">{escape(str(error))}</div>')
+        return None
+
+
+def _what_it_took(before: Trial, trial: Trial) -> None:
+    """Status, time, registers and shared memory of both."""
+    def row(one: Trial) -> tuple[str, ...]:
+        own, arch = main_numbers(one), arch_of(one)
+        shared = most_shared_bytes(one, arch) if arch else None
+        return (escape(one.name), theme.badge(str(one.status)), numbers.time(one.kernel_ms.median_ms) if one.kernel_ms else "–",
+                str(own.registers) if own else "–", numbers.memory(shared) if shared is not None else "–")
+    theme.html(theme.table(("", "status", "median", "registers", "shared memory"), [row(before), row(trial)], right=(2, 3, 4)))
+
+
+def _draw(before: str, after: str, name: str, other: str, *, shape: str, only: bool) -> None:
+    rows = source_parts.side_by_side(before, after, context=3 if only else None)
+    changed = sum(not row.same and not row.skipped for row in rows)
+    if not changed:
+        theme.html('<span class="foot">The two are equal.</span>')
+        if only:
+            return
+    if shape == _UNIFIED:
+        rows = source_parts.unified(rows)
+    cut = f" The first {_MOST_ROWS} rows are shown." if len(rows) > _MOST_ROWS else ""
+    cells = "".join(_diff_row(row, shape) for row in rows[:_MOST_ROWS])
+    head = (f"<th colspan=2>{escape(name)}</th><th colspan=2>{escape(other)}</th>" if shape == _SIDES else
+            f"<th colspan=3>{escape(name)} → {escape(other)}</th>")
+    number, kind = "<col style='width:3.6em'>", "two" if shape == _SIDES else "one"
+    columns = f"{number}<col>" * 2 if shape == _SIDES else f"{number}{number}<col>"
+    theme.html(f'<span class="foot">{numbers.count(changed)} changed lines.{cut}</span>'
+               f'<div class="diff" tabindex=0 role=region aria-label="Diff"><table class="{kind}">'
+               f"<colgroup>{columns}</colgroup><thead><tr>{head}</tr></thead><tbody>{cells}</tbody></table></div>")
+
+
+def _diff_row(row: source_parts.DiffRow, shape: str) -> str:
+    if row.skipped:
+        return f"<tr class=gap><td colspan={4 if shape == _SIDES else 3}>{numbers.count(row.skipped)} equal lines</td></tr>"
+    left, right = _marked(row.left_text, row.right_text) if row.left and row.right and not row.same else (
+        escape(row.left_text), escape(row.right_text))
+    gone = "" if row.same else " class=gone" if row.left else " class=none"
+    came = "" if row.same else " class=came" if row.right else " class=none"
+    if shape == _SIDES:
+        return f"<tr><th>{row.left or ''}</th><td{gone}>{left}</td><th>{row.right or ''}</th><td{came}>{right}</td></tr>"
+    sign, mark, text = (" ", "", left) if row.same else ("−", " class=gone", left) if row.left else ("+", " class=came", right)
+    return f"<tr><th>{row.left or ''}</th><th>{row.right or ''}</th><td{mark}><s>{sign}</s>{text}</td></tr>"
+
+
+def _marked(left: str, right: str) -> tuple[str, str]:
+    """Both as HTML; what differs between their common beginning and end is marked."""
+    head = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+    most = min(len(left), len(right)) - head
+    tail = next((i for i in range(most) if left[-1 - i] != right[-1 - i]), most)
+    if head + tail <= min(len(left), len(right)) // 3:  # little in common
+        return escape(left), escape(right)
+    ends = len(left) - tail, len(right) - tail
+    return (f"{escape(left[:head])}<em>{escape(left[head:ends[0]])}</em>{escape(left[ends[0]:])}",
+            f"{escape(right[:head])}<em>{escape(right[head:ends[1]])}</em>{escape(right[ends[1]:])}")
