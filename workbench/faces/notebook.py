@@ -172,8 +172,7 @@ def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | Non
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a tune has found: its winners by direction, its session. In a notebook it shows the best trials of each direction,
-    and every trial as a figure."""
+    """What a tune has found. In a notebook it shows the best trials of each direction, and every trial as a figure."""
 
     session: Session
     result: TuneResult
@@ -198,8 +197,7 @@ class Tuned:
         return tune_points.best_table(self._of(direction), most=most)
 
     def figure(self, direction: str = "", **options: Any) -> plotly.graph_objects.Figure:
-        """Every trial and the best so far, with PyTorch and the floor. `x`: "trials" or "time"; `colour`: "variant" or the name
-        of a tunable."""
+        """Every trial and the best so far. `x`: "trials" or "time"; `colour`: "variant" or the name of a tunable."""
         from ..drive.reporting import tune_plots
         return tune_plots.progress(self._of(direction), **options)
 
@@ -396,8 +394,7 @@ class PatchedModel:
 
 
 class ProgressBar:
-    """The progress of a tune in one updating line: in a notebook, or in a terminal on stderr. If stderr is no terminal, one
-    line for each new best."""
+    """The progress of a tune in one updating line, in a notebook or a terminal; elsewhere one line for each new best."""
 
     def __init__(self, trials: int | None, seconds: float | None) -> None:
         self._trials, self._seconds, self._begun, self._said = trials, seconds, time.monotonic(), "starting"
