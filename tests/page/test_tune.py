@@ -116,7 +116,7 @@ def test_a_finished_tune_is_shown_from_its_session_and_fills_the_form(sessions: 
 def test_a_tune_that_was_stopped_says_so_and_keeps_what_it_knows(sessions: Path, runner: Runner) -> None:
     tuned(runner, sessions, stop=True, trials=40)
     text = said(tab(session="s"))
-    assert "– STOPPED" in text and "Stopped. Best so far: forward " in text and "Resume goes on" in text
+    assert "– STOPPED" in text and "Stopped. Best so far: forward " in text and "Resume continues" in text
 
 
 def test_a_tune_that_finds_nothing_right_counts_the_reasons(sessions: Path, runner: Runner, broken: Path, tmp_path: Path

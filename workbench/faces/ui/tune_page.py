@@ -141,7 +141,7 @@ def _form(choice: Choice, variants: list[Variant]) -> TuneRequest | None:
     cells = st.columns(2, gap="small")
     words = [cell.text_input(name, key=f"tune_{name}", persist_state="session", placeholder="as the effort says",
                              help=f"{meaning} Replaces the limit of the effort.") for cell, name, meaning in
-             zip(cells, ("trials", "minutes"), ("So many candidates over all directions.", "So many minutes."), strict=True)]
+             zip(cells, ("trials", "minutes"), ("Candidates, over all directions.", "Limit in minutes."), strict=True)]
     names = list(dict.fromkeys(v.name for v in variants if v.direction in (directions or DIRECTIONS)))
     linked = [v for v in address.wants("variants").split(",") if v in names]
     st.session_state["tune_variants"] = [v for v in st.session_state.get("tune_variants", linked) if v in names]
@@ -185,13 +185,13 @@ def _number(word: str, name: str) -> float | None:
 def _button(choice: Choice, request: TuneRequest | None, mine: Tuning | None, path: Path | None) -> None:
     if mine is not None and not mine.done:
         st.button("Stop", key="tune_stop", width="stretch", on_click=mine.stop,
-                  help="Ends the compilers and kernels of this tune. What was judged is kept, and Resume goes on.")
+                  help="Ends the compilers and kernels of this tune. Finished trials are kept; Resume continues.")
         return
     goes_on = path is not None and not _recorded(choice) and choice.workload is not None \
         and tune_panels.asked_of(path, choice.workload) is not None
     st.button("Resume" if goes_on else "Start", key="tune_start", type="primary", width="stretch", on_click=_begin,
               args=(choice, request), disabled=request is None or bool(choice.problems),
-              help="Goes on with the tune of this session, within the limits above. Nothing is judged twice." if goes_on else
+              help="Continues the tune of this session, within the limits above. Nothing is judged twice." if goes_on else
               choice.problems[0] if choice.problems else "Searches for the fastest right kernel of each direction")
 
 
@@ -319,7 +319,7 @@ def _ended(path: Path | None, found: list[Tried], workload: Workload, mine: Tuni
     if how != "run_finished":
         word = "Stopped" if how == "run_stopped" else "Cut short"
         return theme.strip("STOPPED", f"{word}. Best so far: {sentence}" if right else f"{word} before a candidate was right",
-                           " ".join(filter(None, [*evidence, "Resume goes on; nothing is judged twice."])), more_badges=marks)
+                           " ".join(filter(None, [*evidence, "Resume continues; nothing is judged twice."])), more_badges=marks)
     if not right:
         return theme.strip("FAILED", f"No candidate is right: {sentence}", " ".join(filter(None, evidence)),
                            badge_text="NOTHING RIGHT", more_badges=marks)

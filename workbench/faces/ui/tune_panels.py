@@ -275,7 +275,7 @@ def _best(view: _View) -> None:
                 "vs PyTorch": column.TextColumn(width=80, alignment="right", help="Time of the best PyTorch over this time"),
                 "of limit": column.TextColumn(width=64, alignment="right", help="Floor over this time"),
                 "trial": column.NumberColumn(width=56, help="Found at this trial"),
-                "after": column.TextColumn(width=70, alignment="right", help="So long after the tune began"),
+                "after": column.TextColumn(width=70, alignment="right", help="Time since the tune began"),
                 "finals": column.TextColumn(width=120, help="The best are timed again in turns; the winner is judged again on "
                                                             "fresh inputs and odd sizes.")})
         selected = event["selection"]["rows"] if event else []
