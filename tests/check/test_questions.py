@@ -286,6 +286,7 @@ class ModelNew(nn.Module):
         return Jumping.apply(z + 3e-6 * torch.cos(1e4 * z.detach())) * self.scale
 """
 MANY = models.REFERENCE.replace("(4, 8)", "(8192, 64)").replace("[8]", "[64]")
+FEWER = MANY.replace("8192", "2048")
 
 
 @pytest.mark.parametrize(("anywhere", "wrong"), [("False", False), ("True", True), ("ModelNew.backwards == 1", True)],
@@ -301,7 +302,8 @@ def test_a_derivative_that_jumps_is_not_called_wrong(tmp_path: Path, anywhere: s
 
 
 def test_a_jumping_derivative_is_timed(checked) -> None:
-    report = checked(JUMPS.replace("ANYWHERE", "False"), reference=MANY, time=True, effort="quick")
+    """Of many calls some have a value there."""
+    report = checked(JUMPS.replace("ANYWHERE", "False"), reference=FEWER, time=True, effort="quick")
     assert not failed(report) and report.times["backward"].verdict, report.question("times")
 
 

@@ -68,7 +68,7 @@ def test_a_changed_copy(file: str, old: str, new: str, shown: int | None, tmp_pa
     """The layers above notice what breaks it; `shown` is the number of one that does, or nothing is broken."""
     few = [(one, given) for one, given in candidates(changed_copy(tmp_path, file, old, new))
            if one.precision == "tf32" and one.direction == "forward"
-           and (given is not EXTREME[9] if shown is None else given is EXTREME[shown])]
+           and (given in EXTREME[::2] if shown is None else given is EXTREME[shown])]
     library = build_emulated([one for one, _ in few], tmp_path / "build")
     assert (shown is None) == ({run(library, one, given).status for one, given in few} == {"OK"})
 
@@ -84,7 +84,7 @@ def test_a_changed_copy(file: str, old: str, new: str, shown: int | None, tmp_pa
 ])
 def test_a_changed_copy_along_w(file: str, old: str, new: str, shown: int | None, tmp_path: Path) -> None:
     few = [(one, given) for one, given in candidates(changed_copy(tmp_path, file, old, new))
-           if one.precision == "tf32" and given in (ALONG if shown is None else [ALONG[shown]])]
+           if one.precision == "tf32" and given in (ALONG[::2] if shown is None else [ALONG[shown]])]
     library = build_emulated([one for one, _ in few], tmp_path / "build")
     assert (shown is None) == ({run(library, one, given).status for one, given in few} == {"OK"})
 

@@ -60,6 +60,19 @@ def extreme_configs(variant: Variant) -> list[dict[str, int]]:
     return [dict(c) for c in {tuple(sorted(variant.config(c).items())) for c in chosen}]
 
 
+def half(variant: Variant, form: str) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+    """Of these what `make test` runs, and the rest. Where each is an instance to compile, `make test` has all tunables
+    together, and of each alone in turn the lowest value or the highest."""
+    found = extreme_configs(variant)
+    if form == "runtime":
+        return found, []
+    ends = [(t.name, min(t.values), max(t.values)) for t in variant.tune]
+    chosen = [{name: low for name, low, _ in ends}, {name: high for name, _, high in ends},
+              *({name: both[number % 2]} for number, (name, *both) in enumerate(ends))]
+    now = [config for config in found if config in [variant.config(one) for one in chosen]]
+    return now, [config for config in found if config not in now]
+
+
 def runs(one: Candidate) -> bool:
     return why_not(one, sm=EMULATED_SM) is None
 
@@ -97,7 +110,7 @@ def instances(variant: Variant, form: str) -> list[Candidate]:
     first = dtypes(variant)[0]
     found = [candidate(variant, w, form=form) for _, w in parts(variant, form)[0]]
     found += [candidate(variant, replace(w, dtype=d), form=form) for d in dtypes(variant) for w in some(variant, form)]
-    found += [candidate(variant, replace(w, dtype=first), form=form, **config) for config in extreme_configs(variant)
+    found += [candidate(variant, replace(w, dtype=first), form=form, **config) for config in half(variant, form)[0]
               for w in some(variant, form)]
     return [one for one in dict.fromkeys(found) if runs(one)]
 
@@ -158,16 +171,30 @@ def test_every_dtype(variant: Variant, form: str, built: Built) -> None:
 @pytest.mark.parametrize(("variant", "form"), FORMS, ids=_id)
 def test_extreme_configs(variant: Variant, form: str, built: Built) -> None:
     layers = FEW if form == "runtime" else some(variant, form)
+    assert right_by(variant, form, half(variant, form)[0], layers, built[variant.direction, form])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if half(v, "constant")[1]], ids=_id)
+def test_the_other_extreme_configs(variant: Variant, tmp_path: Path) -> None:
+    configs, layers = half(variant, "constant")[1], some(variant, "constant")
+    made = [candidate(variant, replace(w, dtype=dtypes(variant)[0]), form="constant", **c) for c in configs for w in layers]
+    if made := [one for one in made if runs(one)]:
+        assert right_by(variant, "constant", configs, layers, build_emulated(made, tmp_path))
+
+
+def right_by(variant: Variant, form: str, configs: list[dict[str, int]], layers: list[Workload], library: Library) -> int:
+    """How many there were, each of them right."""
     tried = 0
-    for config in extreme_configs(variant):
+    for config in configs:
         for number, layer in enumerate(layers):
             work = replace(layer, dtype=dtypes(variant)[0])
             one = candidate(variant, work, form=form, **config)
             if runs(one):
                 tried += 1
-                outcome = run(built[variant.direction, form], one, work, order=number + 200)
+                outcome = run(library, one, work, order=number + 200)
                 assert outcome.status == "OK", f"{config} {label(work)}: {outcome.status} {outcome.text}"
-    assert tried, "no layer that the variant serves"
+    return tried
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if "grad_weight" in v.computes], ids=_id)

@@ -45,7 +45,7 @@ def test_nothing_is_imported_from_the_checkout(installed: Path, tmp_path: Path) 
     done = subprocess.run([str(installed / "python"), "-c", "import workbench; print(workbench.__file__)"], cwd=tmp_path,
                           capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()).is_relative_to(installed.parent)
-    assert (Path(done.stdout.strip()).parent / "py.typed").is_file()
+    assert all((Path(done.stdout.strip()).parent / file).is_file() for file in ("py.typed", "faces/ui/editor.js"))
 
 
 @pytest.mark.parametrize("words", [

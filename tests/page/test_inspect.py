@@ -107,7 +107,7 @@ def test_what_differs_from_another_config_is_shown_and_a_layer_is_chosen_first(t
     assert "BLOCK = <em>64</em>" in text and "precision = ieee" in text, "with the lines around it"
     at.segmented_control(key="diff shape").set_value("Unified").run()
     text = unescape("\n".join(element.body for element in at.get("html")))
-    assert "<td class=gone><s>−</s>BLOCK = 64</td>" in text
+    assert "<td class=gone><s>−</s>BLOCK = 64</td>" in text and "colspan=4" not in text, "no column that nothing fills"
     at.selectbox(key="inspect_layer").select("KernelBench #79 (full)").run()
     assert at.selectbox(key="inspect_trial").value == "other"
     assert "1.50 ms · naive_gather" in at.selectbox(key="diff other own").options[0], "another layer's come after this one's"
@@ -177,6 +177,10 @@ def test_a_wrong_trial_opens_in_the_editor_and_says_what_it_was_forked_from(tmp_
     at.segmented_control(key="diff what").set_value("template").run()
     said = unescape("\n".join(element.body for element in at.get("html")))
     assert "{<em>Sum(1)</em>};" in said and "1 changed lines" in said, "at first against what it was forked from"
+    at.session_state["edit refused"] = {wrong.trial_id: ("text", "The header of naive_gather.cu is not TOML, line 3.")}
+    at.segmented_control(key="inspect_view").set_value("Edit").run()
+    said = unescape("\n".join(element.body for element in at.get("html")))
+    assert "BAD INPUT" in said and "is not TOML, line 3." in said and "Nothing was run. Your text is kept below." in said
     at = tab("inspect", inspect_session="own", trial=gone.trial_id)
     assert "has changed since trial" in "\n".join(element.body for element in at.get("html"))
 

@@ -53,8 +53,8 @@ class Gone(RuntimeError):
 class Cluster:
     """A connection to a scheduler, made anew where it was lost. `join` is the way in."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, *, emulate: bool = False) -> None:
+        self.address, self.emulate = address, emulate
         self.wanted = ""                     # the kind of GPU that is used
         self._client = self._connected(_CONNECT_S)
         self._there: dict[str, tuple[int, int]] = {}
@@ -252,12 +252,12 @@ class Joined:
 
 
 @contextmanager
-def joined(workers: Workers, address: str, *, prefer: str = "") -> Iterator[Joined]:
+def joined(workers: Workers, address: str, *, prefer: str = "", emulate: bool = False) -> Iterator[Joined]:
     """The slots of a cluster as places of these workers, and its builders in the place of their pool. The slots are of one kind
-    of GPU: that of the first one, or the one with the key `prefer`, which an earlier run of the tune used. Raises `BadRequest`
-    where there is none."""
+    of GPU: that of the first one, or the one with the key `prefer`, which an earlier run of the tune used. `emulate`: not the
+    GPUs but the CPUs of these machines. Raises `BadRequest` where there is none."""
     with ExitStack() as stack:
-        cluster = Cluster(address)
+        cluster = Cluster(address, emulate=emulate)
         stack.callback(cluster.close)
         slots = cluster.slots()
         with DaemonThreads(max(1, len(slots))) as threads:
@@ -286,15 +286,19 @@ def joined(workers: Workers, address: str, *, prefer: str = "") -> Iterator[Join
         yield Joined(tuple(places), tuple(_notes(cluster, told.values(), first)))
 
 
-def places_of(address: str, workers: Workers, session: Session | None = None) -> AbstractContextManager[Joined]:
+def places_of(address: str, workers: Workers, session: Session | None = None, device: str = "auto"
+              ) -> AbstractContextManager[Joined]:
     """The slots of a cluster for a tune; without an address none. `session`: of a tune that goes on. Raises `BadRequest`, also
-    where that one ran on a cluster and none is given."""
+    where that one ran on a cluster, none is given, and this machine is of another kind."""
     asked = [event for event in session.events() if event.get("event") == EVENT] if session else []
     kind = str(asked[-1].get("cluster") or "") if asked else ""
-    if session and kind and not address:
-        raise BadRequest(f"The tune of session {session.name} ran on a cluster; give its address: --cluster ADDRESS.",
-                         field="cluster")
-    return joined(workers, address, prefer=kind) if address else nullcontext(Joined((), ()))
+    device = str(asked[-1].get("request", {}).get("device")) if asked else device
+    if session and kind and not address and workers.device(resolve_device(device)).key != kind:
+        raise BadRequest(f"The tune of session {session.name} ran on a cluster of another kind of GPU; give its address: "
+                         "--cluster ADDRESS.", field="cluster")
+    if address and device not in ("auto", "cpu"):
+        raise BadRequest("A cluster has GPUs of its own: leave out the device, or give cpu to emulate.", field="cluster")
+    return joined(workers, address, prefer=kind, emulate=device == "cpu") if address else nullcontext(Joined((), ()))
 
 
 def _notes(cluster: Cluster, told: Iterator[Told] | Any, first: Told) -> list[str]:
@@ -310,7 +314,7 @@ def _notes(cluster: Cluster, told: Iterator[Told] | Any, first: Told) -> list[st
 def asked_of(cluster: Cluster, slot: Slot, stop: threading.Event | None = None) -> Told | None:
     """What a slot is; None where it cannot be used, and `cluster.refused` says why."""
     try:
-        told = cluster.ask(slot[0], describe, slot[1], gpu=True, stop=stop)
+        told = cluster.ask(slot[0], describe, slot[1], cluster.emulate, gpu=True, stop=stop)
     except Gone as error:
         cluster.refused[slot] = f"a worker, because of {error}"
         return None
@@ -380,10 +384,10 @@ _own: list[Workers] = []
 _stops: dict[str, threading.Event] = {}
 
 
-def describe(number: int, token: str) -> Told:
-    """What the GPU of this number is here; on a machine without one, the CPU, which emulates."""
+def describe(number: int, emulate: bool, token: str) -> Told:
+    """What the GPU of this number is here; on a machine without one, and to `emulate`, the CPU."""
     try:
-        device = resolve_device(f"cuda:{number}") if gpus() else f"cpu#{number}" if number else "cpu"
+        device = resolve_device(f"cuda:{number}") if gpus() and not emulate else f"cpu#{number}" if number else "cpu"
         found = _workers().measure(device).call(DeviceOrder(device.partition("#")[0]), limit_s=120)
     except (BadRequest, WorkerDied, WorkerFailed, WorkerTimeout) as error:
         return Told("", __version__, wrong=f"a worker whose GPU does not work: {error}")

@@ -1,6 +1,7 @@
 // The editor of the page Inspect: a textarea over its own coloured text, with line numbers, search, jumps and marks on lines.
 // It asks nobody for anything: no other script, no request. Text goes to Python only when somebody runs it.
 const LINE = 18;             // px, as in the style sheet
+const AROUND = 40;           // lines above and below those in sight that are coloured
 const MOST_HITS = 400;
 const COLOURED = /(\/\*[\s\S]*?(?:\*\/|$)|\/\/[^\n]*)|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|^([ \t]*#[^\n]*)|\b(alignas|auto|bool|break|case|char|const|constexpr|continue|default|do|double|else|enum|extern|false|float|for|if|inline|int|long|namespace|nullptr|operator|return|short|signed|sizeof|static|static_assert|struct|switch|template|true|typedef|typename|unsigned|using|void|volatile|while|__device__|__global__|__host__|__shared__|__forceinline__|__launch_bounds__|__restrict__|__syncthreads)\b|\b(0[xX][\da-fA-F]+|\d[\d.]*(?:[eE][-+]?\d+)?[fFuUlL]*)\b/gm;
 const CLASSES = ['c', 's', 'p', 'k', 'n'];
@@ -16,7 +17,8 @@ export default function (component) {
   const store = value => {
     try { value === data.text ? sessionStorage.removeItem(draft) : sessionStorage.setItem(draft, value); } catch { /* full */ }
   };
-  let hits = [], hit = -1;
+  const was = data.text.split('\n');
+  let hits = [], hit = -1, lines = [], edit = null;
 
   const escape = s => s.replace(/&/g, '&amp;').replace(/</g, '&lt;');
   const lineOf = place => text.value.slice(0, place).split('\n').length;
@@ -32,8 +34,7 @@ export default function (component) {
   }
 
   // The first and last line that differ from the text as it came: marks above stay, marks below move, marks within are old.
-  function changed() {
-    const was = data.text.split('\n'), now = text.value.split('\n');
+  function changed(now) {
     let head = 0, tail = 0;
     while (head < was.length && head < now.length && was[head] === now[head]) head++;
     if (head === was.length && head === now.length) return null;
@@ -41,14 +42,26 @@ export default function (component) {
     return {head, was: was.length - tail, now: now.length - tail};
   }
 
-  function draw() {
-    const lines = text.value.split('\n');
-    const edit = changed();
-    colours.innerHTML = coloured(text.value);
+  // Colours and numbers of the lines in sight: of thousands the browser lays out a hundred.
+  function paint() {
+    const top = Math.max(0, Math.floor(body.scrollTop / LINE) - AROUND);
+    const end = Math.min(lines.length, top + Math.ceil(body.clientHeight / LINE) + 2 * AROUND);
+    const before = lines.slice(0, top).join('\n');
+    const inside = before.lastIndexOf('/*') > before.lastIndexOf('*/');   // a comment that began above
+    colours.innerHTML = coloured((inside ? '/*' : '') + lines.slice(top, end).join('\n')).replace(inside ? '/*' : '', '');
     const first = edit ? edit.head + 1 : 0, last = edit ? Math.max(edit.now, first) : -1;
-    numbers.innerHTML = lines.map((_, i) => i + 1 >= first && i + 1 <= last ? `<b>${i + 1}</b>` : i + 1).join('\n') + '\n';
+    const shown = Array.from({length: end - top}, (_, i) => top + i + 1);
+    numbers.firstElementChild.innerHTML = shown.map(n => n >= first && n <= last ? `<b>${n}</b>` : n).join('\n');
+    colours.style.top = numbers.firstElementChild.style.top = `${top * LINE}px`;
+  }
+
+  function draw() {
+    lines = text.value.split('\n');
+    edit = changed(lines);
+    numbers.style.width = `${Math.max(3, String(lines.length).length)}ch`;
     const longest = lines.reduce((most, line) => Math.max(most, line.length), 40);
-    code.style.height = `${lines.length * LINE + 12}px`;
+    code.style.height = numbers.style.height = `${lines.length * LINE + 12}px`;
+    paint();
     code.style.minWidth = `${longest + 4}ch`;
     const placed = data.marks.map(mark => {
       if (!edit || mark.line <= edit.head) return mark;
@@ -73,10 +86,10 @@ export default function (component) {
       : data.note;
     run.disabled = data.busy || !data.runnable && !edit;
     revert.disabled = !edit;
-    places(lines);
+    places();
   }
 
-  function places(lines) {
+  function places() {
     const found = [];
     lines.forEach((line, i) => {
       let match;
@@ -124,6 +137,11 @@ export default function (component) {
     setTriggerValue('run', {key: data.key, text: text.value});
   }
 
+  let asked = false;
+  body.onscroll = () => {
+    if (!asked) requestAnimationFrame(() => { asked = false; paint(); });
+    asked = true;
+  };
   text.oninput = () => { store(text.value); hits = []; hit = -1; count.textContent = ''; draw(); };
   text.onkeydown = event => {
     if (event.key === 'Tab' && !root.dataset.leave) {

@@ -49,7 +49,7 @@ def draw() -> None:
     session = Session(path)
     everything = report.for_workload(state.trials_of(path), trial.workload)
     with st.sidebar:
-        _about(trial, everything)
+        _about(trial, everything, next((t for t in trials if t.candidate_id and t.candidate_id == trial.forked_from), None))
     state.title(f"{trial.name} {trial.direction}, Inspect")
     strip = st.container()
     view = _view(trial)
@@ -121,7 +121,7 @@ def _name(trial: Trial) -> str:
 
 
 def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
-    marks = [state.recorded_on(session)] if session.startswith("recorded-") else []
+    marks = [state.recorded_on(session)] if session.startswith("recorded-") and not trial.forked_from else []
     baseline = report.best_baseline(everything, trial)
     ratio = report.speedup(trial, baseline)
     timing = trial.kernel_ms
@@ -146,7 +146,7 @@ def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
     return theme.strip(str(trial.status), sentence, evidence, more_badges=marks)
 
 
-def _about(trial: Trial, everything: list[Trial]) -> None:
+def _about(trial: Trial, everything: list[Trial], parent: Trial | None) -> None:
     same = sorted((t for t in everything if t.kind == "candidate" and t.direction == trial.direction and t.ok
                    and t.kernel_ms and report.same_place(t, trial)), key=lambda t: t.kernel_ms.median_ms)
     parts = []
@@ -176,7 +176,6 @@ def _about(trial: Trial, everything: list[Trial]) -> None:
     if trial.flags:
         parts.append(theme.heading("Notes") + escape(", ".join(trial.flags)))
     if trial.forked_from:
-        parent = next((t for t in everything if t.candidate_id == trial.forked_from), None)
         told = f"<br>{escape(_name(parent))}" if parent else ""
         parts.append(theme.heading("Forked from") + f"<span class=mono>{escape(trial.forked_from)}</span>{told}")
     parts.append(theme.heading("Candidate id") + f"<span class=mono>{escape(trial.candidate_id or '–')}</span>")

@@ -40,7 +40,7 @@ _BOX = st.components.v2.component(
 <button type=button class=previous aria-label="Previous match">↑</button>
 <button type=button class=next aria-label="Next match">↓</button><span class=count aria-live=polite></span>
 <span class=said aria-live=polite></span></div>
-<div class=body><pre class=numbers aria-hidden=true></pre><div class=code><div class=marks aria-hidden=true></div>
+<div class=body><div class=numbers aria-hidden=true><pre></pre></div><div class=code><div class=marks aria-hidden=true></div>
 <pre class=colours aria-hidden=true></pre><textarea spellcheck=false autocapitalize=off autocomplete=off
 title="Ctrl-Enter runs. Ctrl-F searches. Escape, then Tab, leaves the text."></textarea></div></div>
 <div class=errors role=status></div></div>""",
@@ -58,16 +58,16 @@ background:var(--codebg)}
 .kwed .body:focus-within{border-color:var(--acc)}
 .kwed .body,.kwed pre,.kwed textarea{font-family:"Source Code Pro",ui-monospace,monospace;font-size:12px;line-height:18px;
 tab-size:2;letter-spacing:0}
-.kwed .numbers{position:sticky;left:0;z-index:2;margin:0;padding:6px 8px 6px 10px;text-align:right;color:var(--mute);
-background:var(--bg2);border-right:1px solid var(--line);user-select:none;height:max-content;min-height:100%;
-box-sizing:border-box}
+.kwed .numbers{position:sticky;left:0;z-index:2;flex:none;padding:0 8px 0 10px;text-align:right;color:var(--mute);
+background:var(--bg2);border-right:1px solid var(--line);user-select:none;min-height:100%}
+.kwed .numbers pre{position:absolute;right:8px;margin:0;padding:6px 0;background:none}
 .kwed .numbers b{color:var(--acc);font-weight:700}
 .kwed .code{position:relative;flex:1 0 auto;margin-left:8px}
 .kwed .code pre,.kwed .code textarea{position:absolute;inset:0;margin:0;padding:6px 0;border:0;white-space:pre;overflow:hidden;
 background:none}
 .kwed .code textarea{width:100%;height:100%;resize:none;outline:0;color:transparent;caret-color:var(--ink)}
 .kwed .code textarea::selection{background:light-dark(#1F5FBF55,#6FA3F566);color:transparent}
-.kwed .colours{pointer-events:none}.kwed .colours i{font-style:normal}
+.kwed .code .colours{pointer-events:none;bottom:auto;overflow:visible}.kwed .colours i{font-style:normal}
 .kwed .colours .c{color:light-dark(#66707F,#8B96A5)}.kwed .colours .s{color:light-dark(#0B7A5E,#4CC9A4)}
 .kwed .colours .p{color:light-dark(#8A6100,#E8B84A)}.kwed .colours .k{color:light-dark(#1F5FBF,#8AB6FF)}
 .kwed .colours .n{color:light-dark(#6B4FC0,#A995F5)}
@@ -88,9 +88,9 @@ def follow() -> None:
         if run.active:
             continue
         del st.session_state[_EDITED][parent]
-        if run.trials and st.session_state.get("inspect_trial") == parent:
-            st.session_state["inspect_session"] = run.session.name
-            st.session_state["inspect_trial"] = run.trials[-1].trial_id
+        forks = [t.trial_id for t in run.trials if t.forked_from]
+        if forks and st.session_state.get("inspect_trial") == parent:
+            st.session_state["inspect_session"], st.session_state["inspect_trial"] = run.session.name, forks[-1]
 
 
 def strip(trial: Trial, session: Session, *, editing: bool) -> bool:
@@ -214,9 +214,10 @@ def diff(trial: Trial, session: Session, name: str) -> None:
     what, shape, only = _how()
     if what == "config" and other.trial is not None:
         _what_it_took(other.trial, trial)
-    texts = [_text(side, what) for side in (other, Side.of(trial))]
-    if texts[0] is not None and texts[1] is not None:
-        _draw(texts[0], texts[1], other.name, f"this, {trial.name}", shape=shape, only=only)
+    before = _text(other, what)
+    after = None if before is None else _text(Side.of(trial), what)
+    if before is not None and after is not None:
+        _draw(before, after, other.name, f"this, {trial.name}", shape=shape, only=only)
 
 
 def ladder(trial: Trial, everything: list[Trial]) -> None:
@@ -373,7 +374,7 @@ def _draw(before: str, after: str, name: str, other: str, *, shape: str, only: b
 
 def _diff_row(row: source_parts.DiffRow, shape: str) -> str:
     if row.skipped:
-        return f"<tr class=gap><td colspan=4>{numbers.count(row.skipped)} equal lines</td></tr>"
+        return f"<tr class=gap><td colspan={4 if shape == _SIDES else 3}>{numbers.count(row.skipped)} equal lines</td></tr>"
     left, right = _marked(row.left_text, row.right_text) if row.left and row.right and not row.same else (
         escape(row.left_text), escape(row.right_text))
     gone = "" if row.same else " class=gone" if row.left else " class=none"

@@ -100,7 +100,7 @@ def _about(name: str) -> str:
 def recorded_on(name: str) -> str:
     """RECORDED on the GPU that the session's trials name."""
     path = session_paths().get(name)
-    devices = dict.fromkeys(t.device.name for t in trials_of(path)) if path else {}
+    devices = dict.fromkeys(t.device.name for t in trials_of(path) if not t.forked_from) if path else {}
     return f"RECORDED on {', '.join(d for d in devices if d)}" if any(devices) else "RECORDED"
 
 

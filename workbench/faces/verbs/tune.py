@@ -72,12 +72,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 a winner in every direction, 1 none in one of them, 3 nothing could run, 130 stopped; the best so far is printed."""
-    if args.cluster and args.device != "auto":
-        raise BadRequest("--cluster takes the GPUs of the cluster; leave out --device.", field="cluster")
     if args.suite:
         return _suite(args)
     known = session_from(args.resume) if args.resume else None
-    with Runner() as runner, places_of(args.cluster, runner.workers, known) as cluster:
+    with Runner() as runner, places_of(args.cluster, runner.workers, known, args.device) as cluster:
         request, session = _asked(args, cluster.device)
         if args.explain:
             told = explain(request, runner, *cluster.places[:1])
@@ -98,7 +96,7 @@ def _suite(args: argparse.Namespace) -> int:
     if args.name or args.preset or args.layer or args.resume or args.explain:
         raise BadRequest("--suite names the layers; leave out the layer, --resume and --explain. To continue a suite, give the "
                          "same --session.", field="suite")
-    with Runner() as runner, places_of(args.cluster, runner.workers) as cluster:
+    with Runner() as runner, places_of(args.cluster, runner.workers, device=args.device) as cluster:
         return _all_of(args, runner, cluster)
 
 
