@@ -1,18 +1,20 @@
 """Files that break, by real processes: each yields a status and a sentence, and the judge lives on.
-The self-test as a whole: every attack that the CPU can show gets its status."""
+The self-test as a whole: every attack that the CPU can show gets its status. What the judge itself meets is told, too."""
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from workbench.core.answers import Answer
 from workbench.drive.checking import selftest
 from workbench.drive.checking.attacks import attacks
-from workbench.drive.checking.check import Check, CheckRequest
+from workbench.drive.checking.check import Check, CheckRequest, check, judge_process
 
 from ..drive.conftest import until
 from . import models
@@ -84,3 +86,39 @@ def test_every_attack_gets_its_status(kind: str, tmp_path_factory: pytest.TempPa
     found = selftest.selftest("cpu", wanted=wanted, judge=partial(forking, tmp_path_factory))
     missed = [(r.name, r.status, r.happened) for r in found if not r.caught]
     assert len(found) == len(wanted) and not missed, missed
+
+
+TEXT = """
+import torch
+
+
+class {name}(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.rand(8, 1 << 20)]
+
+
+def get_init_inputs():
+    return []
+"""
+_LEFT = 4 << 20  # bytes: much, but less than one of the tensors
+
+
+def test_a_judge_that_runs_out_of_memory_says_so_and_keeps_what_was_answered() -> None:
+    with judge_process("cpu") as judge:
+        def on_text(text: str) -> None:
+            if text == "the given size":  # its own processes have been started: they do not inherit this
+                pid = judge._process.pid
+                used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+                resource.prlimit(pid, resource.RLIMIT_AS, (used + _LEFT, used + _LEFT))
+
+        report = check(CheckRequest(TEXT.format(name="ModelNew"), TEXT.format(name="Model"), "cpu", time=False, nvcc=False,
+                                    memory_gib=4.0), judge=judge, on_text=on_text)
+    assert failed(report) == {"judge": "WORKER_DIED"}, report.questions
+    told = report.question("judge")
+    assert told.seen.startswith("No. It stopped at an unexpected reply: ") and told.advice == "Report this, with the file."
+    assert "MemoryError" in told.seen or "can't allocate memory" in told.seen
+    assert report.question("builds").answer == "PASSED" and not report.ran

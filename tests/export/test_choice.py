@@ -300,7 +300,9 @@ def test_several_layers_and_dtypes_in_one_file(folder: Path) -> None:
     assert launched == ["forward"] * 2 and len(subject.namespace["_KERNELS"]) == 3
     theirs = nn.ConvTranspose1d(8, 8, 3, 2).bfloat16()
     given, x = subject.namespace["_arguments"](theirs), torch.randn(2, 8, 20).bfloat16()
-    torch.testing.assert_close(subject.namespace["conv_transpose"](x, *given), theirs(x))
+    ours = subject.namespace["conv_transpose"](x, *given)
+    exact = theirs.double()(x.double())  # PyTorch's own bfloat16 is less exact on some CPUs
+    torch.testing.assert_close(ours, exact.bfloat16())
     assert launched == ["forward"] * 3
     text = export_text([naive(PLAIN), naive(NEAR)], class_name="")
     assert "class ModelNew" not in text and text.count("struct Problem") == 1 and "2 layers in float32" in text

@@ -65,7 +65,8 @@ def test_packed_tensors_give_the_same(tmp_path: Path) -> None:
     variant, members = find("persistent_packed", "grad_weight", root=TEMPLATES), []
     for number, work in enumerate(WORK):
         other = replace(work, dtype=("bfloat16", "float16")[number % 2])
-        members += [(candidate(variant, other, form="constant", **config), other) for config in ({}, PACKED_CONFIGS[number // 2 % 2])]
+        configs = ({}, PACKED_CONFIGS[number // 2 % 2])
+        members += [(candidate(variant, other, form="constant", **config), other) for config in configs]
     refused = {str(why_not(one, sm=90)) for one, _ in members} - {"None"}
     members = [(one, work) for one, work in members if why_not(one, sm=90) is None]
     assert {work.layer for _, work in members} == {work.layer for work in WORK}, refused

@@ -28,7 +28,7 @@ LAYERS = [
     work((5, 9), 2, 20, 9, 3, stride=3),                                # the same, residues along H side by side
     work((7, 20), 1, 24, 70, 4, stride=4, groups=2),                    # two groups, tiles of channels
     work((6, 40), 1, 17, 264, 3, padding=1),                            # stride 1
-    work((30,), 2, 33, 17, 12, stride=8, padding=4),                    # rows of 236: not all begin where 8 results may be stored
+    work((30,), 2, 33, 17, 12, stride=8, padding=4),                    # rows of 236: not all allow stores of 8 results
 ]
 CONFIGS = ({}, {"ROWS": 128, "COLUMNS": 32, "UNITS": 4})
 NAMES = ("persistent_wgmma", "persistent_packed")

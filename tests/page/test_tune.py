@@ -95,6 +95,9 @@ def test_a_finished_tune_is_shown_from_its_session_and_fills_the_form(sessions: 
     at = tab(session="s")
     text = said(at)
     assert "ConvTranspose1d(3, 5, 3, stride=2)" in text and "✓ TUNED" in text and "EMULATED" in text
+    listed = tab(preset="kb79")
+    listed.selectbox(key="session").select("s")
+    assert "ConvTranspose1d(3, 5, 3, stride=2)" in said(drawn(listed)) and "✓ TUNED" in said(listed)
     assert "then judged again on fresh inputs and odd sizes" in text and "3 candidates were judged." in text
     assert at.text_input(key="tune_trials").value == "3" and at.multiselect(key="tune_variants").value == ["naive_gather"]
     assert at.button(key="tune_start").label == "Resume"
@@ -202,7 +205,7 @@ def test_emulated_trials_are_not_compared_with_pytorch() -> None:
     assert "on this CPU, kernels emulated" in tune_plots.progress(found).layout.yaxis.title.text
 
 
-def test_ten_thousand_trials_are_thinned_and_the_figures_say_so() -> None:
+def test_thousands_of_trials_are_thinned_and_the_figures_say_so() -> None:
     many = [replace(t, trial_id=f"m{i}", config={"TILE": i % 50, "STAGES": i // 50}) for i, t in enumerate(story(3000)[2:3000])]
     found = tune_points.tried([*pytorch(), *many], [], WORK, "forward")
     figure = tune_plots.progress(found)
