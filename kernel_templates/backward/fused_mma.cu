@@ -20,7 +20,7 @@ SHARED_KB = {values = [110, 160, 224], default = 224, help = "shared memory of a
 W_WARPS   = {values = [4, 8, 16], default = 4, help = "warps that sum grad_weight; they divide channels, then positions"}
 X_WARPS   = {values = [2, 4, 8], default = 4, help = "target number of warps that sum grad_input"}
 X_M_TILES = {values = [1, 2], default = 1, help = "tiles of 16 input channels per warp that sums grad_input"}
-X_UNROLL  = {values = [1, 2, 4], default = 1, help = "chunks of 8 output channels in one turn of the loop"}
+X_UNROLL  = {values = [1, 2, 4], default = 1, help = "chunks of 8 output channels per iteration of the loop"}
 STAGGER   = {values = [0, 1], default = 0, help = "1: the two groups of warps copy at different times (needs 3 stages)"}
 BLOCKS    = {values = [0, 132, 264, 528], default = 0, help = "target number of blocks; they divide the tiles (0: 132 or 264)"}
 

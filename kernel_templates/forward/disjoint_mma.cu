@@ -16,7 +16,7 @@ needs     = [
 [tune]
 WARPS  = {values = [0, 1, 2, 4, 8], default = 0, help = "warps of a block, 16 input positions each (0: automatic)"}
 BLOCKS = {values = [1, 2, 3, 4], default = 2, help = "blocks that a multiprocessor should hold"}
-IMAGES = {values = [1, 2], default = 1, help = "buffers for result rows; of 2, one is filled while the other is stored"}
+IMAGES = {values = [1, 2], default = 1, help = "buffers for result rows; with 2, one is filled while the other is stored"}
 
 [derived]
 image      = "256 * layer.stride_w"

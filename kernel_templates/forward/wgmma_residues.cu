@@ -16,7 +16,7 @@ arch      = "sm_90a"
 [tune]
 CELLS   = {values = [0, 32, 64, 96, 128], default = 0, help = "input positions whose outputs a warpgroup sums (0: automatic)"}
 TEAMS   = {values = [1, 2, 3], default = 2, help = "warpgroups of a block; more of them store longer runs of the result"}
-BUFFERS = {values = [1, 2], default = 1, help = "copies of the staged inputs; 2 saves one of two barriers per chunk"}
+BUFFERS = {values = [1, 2], default = 1, help = "buffers for staged inputs; with 2, one barrier per chunk instead of two"}
 OWNED   = {values = [32, 128], default = 32, help = "aligned bytes of the result that only one block writes"}
 
 [derived]

@@ -48,11 +48,11 @@ image      = ">= Plan::IMAGE_FLOATS"
 smem_bytes = ">= Plan::SHARED_BYTES"
 
 [forward.tune]
-UNROLL   = {values = [1, 2, 4], default = 4, help = "channels in one turn of the loop"}
+UNROLL   = {values = [1, 2, 4], default = 4, help = "channels per iteration of the loop"}
 BLOCKS   = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks that a multiprocessor should hold (0: automatic)"}
 
 [grad_input.tune]
-UNROLL   = {values = [1, 2, 4], default = 1, help = "channels in one turn of the loop"}
+UNROLL   = {values = [1, 2, 4], default = 1, help = "channels per iteration of the loop"}
 PLANES   = {values = [0, 1, 2], default = 0, help = "order of staged grad_output: 1 by residues, 2 as in memory (0: automatic)"}
 BLOCKS   = {values = [0, 1, 2, 3, 4, 5], default = 0, help = "blocks that a multiprocessor should hold (0: automatic)"}
 

@@ -18,7 +18,7 @@ RUNS          = {values = [0, 1, 2, 3, 4, 5, 6, 8], default = 0, help = "runs of
 CONSUMERS     = {values = [1, 2, 3], default = 2, help = "warpgroups that multiply"}
 BLOCKS_PER_SM = {values = [1, 2], default = 1, help = "blocks that share a multiprocessor"}
 STAGES        = {values = [2, 3, 4, 6, 8], default = 6, help = "stages of the ring, at most"}
-RESIDENT      = {values = [0, 1, 2], default = 2, help = "weights in shared memory: 0 no, 1 with 2 stages, 2 with 3 stages"}
+RESIDENT      = {values = [0, 1, 2], default = 2, help = "weights stay in shared memory: 0 never, 1 if 2 stages fit beside them, 2 if 3 fit"}
 PACKERS       = {values = [0, 1, 2, 3], default = 3, help = "warpgroups that pack the next slice of the batch (3: automatic)"}
 SLICE         = {values = [0, 4, 8, 16], default = 8, help = "smallest number of tiles per block in a slice of the batch (0: any)"}
 SHAPE         = {values = [0, 1, 2], default = 0, help = "tile: 1 positions of whole rows, 2 rows by columns, 0 automatic"}

@@ -15,9 +15,9 @@ needs     = [
 
 [tune]
 THREADS   = {values = [64, 128, 256], default = 128, help = "threads of a block"}
-RUN_BYTES = {values = [4, 8, 16, 32], default = 16, help = "bytes of neighbouring inputs that a thread takes; fewer with a long stride"}
+RUN_BYTES = {values = [4, 8, 16, 32], default = 16, help = "bytes of neighbouring inputs that a thread reads; fewer with a long stride"}
 ROWS      = {values = [1, 2, 4], default = 4, help = "rows of inputs of a thread, at most"}
-RUNS      = {values = [1, 2, 4], default = 1, help = "such blocks of inputs that a thread loads at a time, at most"}
+RUNS      = {values = [1, 2, 4], default = 1, help = "blocks of inputs that a thread loads at a time, at most"}
 SUMS      = {values = [16, 32, 48], default = 32, help = "taps that a block sums; longer kernels are split by tap rows"}
 BLOCKS    = {values = [528, 1056, 2112, 4224], default = 1056, help = "target number of blocks; they divide the positions"}
 

@@ -25,11 +25,11 @@ kernel    = "grad_split"
 COLUMNS    = {values = [128, 192, 256], default = 256, help = "columns (taps x channels) of a warpgroup, at most"}
 CONSUMERS  = {values = [2, 3], default = 2, help = "warpgroups that multiply, at most"}
 COPY_WARPS = {values = [4, 8], default = 8, help = "warps that copy"}
-STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 8 or 4, by the layer)"}
+STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 8 or 4, depending on the layer)"}
 CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if enough stages fit, else 2)"}
 STAGES     = {values = [2, 3, 4], default = 4, help = "stages in shared memory, as many as fit"}
-AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "jobs of a warp that are on the way (0: as many as fit; in registers 1 to 3)"}
-GRID       = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
+AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "jobs of a warp in flight (0: as many as fit; through registers 1 to 3)"}
+GRID       = {values = [132, 264], default = 132, help = "target number of blocks; they divide the positions"}
 
 [derived]
 far = "(layer.kernel_w - 1) * layer.dilation_w"

@@ -8,8 +8,8 @@ layer     = ["constant", "runtime"]
 needs     = ["smem_bytes <= 49152"]  # static shared memory ends at 48 KB; only large tiles in float64 exceed it
 
 [tune]
-CI_PER_THREAD       = {values = [1, 2, 4, 8], default = 4, help = "a tile has 8 times as many rows (input channels)"}
-COLUMNS_PER_THREAD  = {values = [1, 2, 4, 8], default = 4, help = "a tile has 16 times as many columns"}
+CI_PER_THREAD       = {values = [1, 2, 4, 8], default = 4, help = "input channels of a thread; a tile has 8 times as many"}
+COLUMNS_PER_THREAD  = {values = [1, 2, 4, 8], default = 4, help = "columns of a thread; a tile has 16 times as many"}
 POSITIONS           = {values = [16, 32], default = 32, help = "positions staged at a time"}
 BLOCKS              = {values = [132, 1056, 4224, 16896], default = 4224, help = "target number of blocks; they divide the positions"}
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -27,7 +28,7 @@ from workbench.drive.running.request import Row, Run, RunRequest
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.cluster import Cluster, _Job, _libraries, carry_out, end, joined
-from workbench.drive.tuning.feed import TuneRequest
+from workbench.drive.tuning.feed import EVENT, TuneRequest
 from workbench.drive.tuning.space import TuneSpace
 from workbench.drive.tuning.tune import tune
 from workbench.faces import exit_codes
@@ -36,7 +37,7 @@ from ..cli.test_cli import cli
 from ..drive.conftest import until
 from ..require import require
 from .test_processes import LAYER, NAIVE, of_the_search, started
-from .test_tune import CPU, WORK
+from .test_tune import CPU, RECORDED, WORK
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUEST = TuneRequest(WORK, ("forward",), baselines=False, variants=("naive_gather",), trials=10)
@@ -152,7 +153,6 @@ def test_when_the_cluster_is_gone_the_tune_ends_and_resume_goes_on(machines: Mac
     assert process.returncode == exit_codes.NOTHING_RAN, (told, said)
     assert re.search(r"No GPU of the cluster has answered for 12\d s. Finished trials are kept.", said), said
     assert said.rstrip().endswith(f"tune --resume one --cluster {machines.address}")
-    assert cli("tune", "--resume", "one", sessions=tmp_path).returncode == exit_codes.BAD_REQUEST
     machines.schedule()
     machines.gpu()
     machines.there(1)
@@ -211,6 +211,17 @@ def test_a_lost_slot_comes_back_or_the_run_ends(tmp_path: Path, monkeypatch: pyt
             with pytest.raises(DeviceLost, match="No GPU of the cluster has answered for 0 s. Finished trials are kept."):
                 execution._back("cuda:0@1", Held())
     assert not execution.session.trials()
+
+
+@pytest.mark.parametrize("kind, there", [("nvidia_h200", 2), ("", 0)])
+def test_a_tune_of_a_cluster_goes_on_here_if_this_machine_is_of_that_kind(
+        kind: str, there: int, here: Callable[..., subprocess.CompletedProcess[str]], runner: Runner, tmp_path: Path) -> None:
+    session = Session.create(tmp_path, "one")
+    session.append(replace(next(t for t in RECORDED.trials() if t.ok), workload=WORK))
+    session.event(EVENT, request=replace(REQUEST, device="cpu", trials=1).to_json(), cluster=kind or runner.device("cpu").key)
+    done = here("tune", "--resume", "one", sessions=tmp_path)
+    assert done.returncode == there, done.stderr
+    assert ("give its address: --cluster ADDRESS" in done.stderr) == bool(kind)
 
 
 def test_where_no_scheduler_answers_one_sentence_says_so(here: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path,

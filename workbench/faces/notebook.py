@@ -84,7 +84,7 @@ def presets() -> dict[str, Preset]:
 
 
 def variants() -> list[Variant]:
-    """The kernel templates there are; one that is broken is left out and said on stderr."""
+    """The kernel templates. One that is broken is left out, with a line on stderr."""
     say_broken(None)
     return discover()
 
@@ -172,15 +172,14 @@ def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | Non
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a tune has found: its winners by direction, its session. In a notebook it shows the best trials of each direction,
-    and every trial as a figure."""
+    """What a tune has found. In a notebook it shows the best trials of each direction, and every trial as a figure."""
 
     session: Session
     result: TuneResult
 
     @property
     def frame(self) -> pandas.DataFrame:
-        """One row a trial."""
+        """One row per trial."""
         return report.frame(self.session.trials())
 
     def __repr__(self) -> str:
@@ -198,8 +197,7 @@ class Tuned:
         return tune_points.best_table(self._of(direction), most=most)
 
     def figure(self, direction: str = "", **options: Any) -> plotly.graph_objects.Figure:
-        """Every trial and the best so far, with PyTorch and the floor. `x`: "trials" or "time"; `colour`: "variant" or the name
-        of a tunable."""
+        """Every trial and the best so far. `x`: "trials" or "time"; `colour`: "variant" or the name of a tunable."""
         from ..drive.reporting import tune_plots
         return tune_plots.progress(self._of(direction), **options)
 
@@ -233,7 +231,7 @@ class Difference:
 
     @property
     def rows(self) -> list[DiffRow]:
-        """Line beside line."""
+        """The lines side by side."""
         return side_by_side(self.text_a, self.text_b)
 
     def __str__(self) -> str:
@@ -249,8 +247,7 @@ class Difference:
 
 
 def diff(a: Any, b: Any, what: str = "source") -> Difference:
-    """How two differ in `what`: source, template, config, ptx or sass. Each is a trial of `Result.trials`, "SESSION:TRIAL", a
-    variant ("forward/naive_gather") or a file. Raises `BadRequest`."""
+    """Compare two in `what`, one of WHAT. Each is a trial, "SESSION:TRIAL", a variant or a file. Raises `BadRequest`."""
     if what not in WHAT:
         raise BadRequest(f"what is {what!r}; choose {', '.join(WHAT)}.", field="what")
     left, right = sides_from(a if isinstance(a, Trial) else str(a), b if isinstance(b, Trial) else str(b))
@@ -275,7 +272,7 @@ class Result:
 
     @property
     def frame(self) -> pandas.DataFrame:
-        """One row a trial, verdict first; units stand in the column names."""
+        """One row per trial, verdict first; the column names have the units."""
         return report.frame(self.trials)
 
     def figure(self, **options: Any) -> plotly.graph_objects.Figure:
@@ -307,7 +304,7 @@ class Result:
 
     @property
     def message(self) -> str:
-        """How a run ended that did not come to its end; empty when it did."""
+        """How the run ended, if it was stopped or failed; otherwise empty."""
         return f"The run {self.run.state}: {self.run.message}" if self.run and self.run.state in ("failed", "stopped") else ""
 
     def _repr_html_(self) -> str:
@@ -386,7 +383,7 @@ class PatchedModel:
         return Path(path)
 
     def unpatch(self) -> list[str]:
-        """The model of this process as it was; the paths of its layers."""
+        """Restore the model of this process; returns the paths of its layers."""
         return self.host.unpatch() if self.host else []
 
     def __repr__(self) -> str:
@@ -397,8 +394,7 @@ class PatchedModel:
 
 
 class ProgressBar:
-    """How far a tune is, in one line that is drawn again: in a notebook, or in a terminal on stderr. Where stderr is neither,
-    each new best is a line."""
+    """The progress of a tune in one updating line, in a notebook or a terminal; elsewhere one line for each new best."""
 
     def __init__(self, trials: int | None, seconds: float | None) -> None:
         self._trials, self._seconds, self._begun, self._said = trials, seconds, time.monotonic(), "starting"
@@ -407,7 +403,7 @@ class ProgressBar:
         self._thread, self._done = threading.Thread(), 0
 
     def say(self, text: str) -> None:
-        """What the tune says: a new best, or what it does."""
+        """A message of the tune: a new best, or its current step."""
         self._said = text.partition("] ")[2] if text.startswith("[") else text
         if not self._drawn:
             print(text, file=sys.stderr, flush=True)
@@ -443,7 +439,7 @@ class ProgressBar:
 
 
 class _Display:
-    """One updating line: IPython's display where there is one, else a line on stderr for each change."""
+    """One updating line: IPython's display in a notebook, otherwise a line on stderr for each change."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -465,7 +461,7 @@ def _in_notebook() -> bool:
 
 
 def _show(handle: Any, markup: str) -> Any:
-    """Display it in the place of what `handle` displays, where there is one. Returns the handle."""
+    """Display it, in place of what `handle` displays if there is a handle. Returns the handle."""
     from IPython.display import HTML, display
     if handle is None:
         return display(HTML(markup), display_id=True)
@@ -475,7 +471,7 @@ def _show(handle: Any, markup: str) -> Any:
 
 def _workload(work: ConvTranspose | Workload | str, batch: int | None, input_size: int | Sequence[int] | None, dtype: str,
               device: str) -> Workload:
-    """What `run` and `tune` are given as `work`."""
+    """The workload that `work` of `run` and `tune` names."""
     if not isinstance(work, ConvTranspose) and (batch is not None or input_size is not None):
         name, value = ("batch", batch) if batch is not None else ("input_size", input_size)
         raise BadRequest(f"{name} is {value!r}, but {work!r} already sets it; leave {name} out, or give a layer.", field=name)

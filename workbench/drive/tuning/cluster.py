@@ -289,13 +289,13 @@ def joined(workers: Workers, address: str, *, prefer: str = "", emulate: bool = 
 def places_of(address: str, workers: Workers, session: Session | None = None, device: str = "auto"
               ) -> AbstractContextManager[Joined]:
     """The slots of a cluster for a tune; without an address none. `session`: of a tune that goes on. Raises `BadRequest`, also
-    where that one ran on a cluster and none is given."""
+    where that one ran on a cluster, none is given, and this machine is of another kind."""
     asked = [event for event in session.events() if event.get("event") == EVENT] if session else []
     kind = str(asked[-1].get("cluster") or "") if asked else ""
-    if session and kind and not address:
-        raise BadRequest(f"The tune of session {session.name} ran on a cluster; give its address: --cluster ADDRESS.",
-                         field="cluster")
     device = str(asked[-1].get("request", {}).get("device")) if asked else device
+    if session and kind and not address and workers.device(resolve_device(device)).key != kind:
+        raise BadRequest(f"The tune of session {session.name} ran on a cluster of another kind of GPU; give its address: "
+                         "--cluster ADDRESS.", field="cluster")
     if address and device not in ("auto", "cpu"):
         raise BadRequest("A cluster has GPUs of its own: leave out the device, or give cpu to emulate.", field="cluster")
     return joined(workers, address, prefer=kind, emulate=device == "cpu") if address else nullcontext(Joined((), ()))
