@@ -182,3 +182,28 @@ def test_a_line_of_the_compiler_is_on_the_page_within_2_s(talking_compiler, page
     serving[1].wait(80)
     events = next((tmp_path / "sessions").glob("*/events.jsonl")).read_text()
     assert '"run_stopped"' in events.splitlines()[-1]
+
+
+def test_a_tune_is_watched_stopped_and_found_again_by_its_link(page):
+    page.goto(page.url.split("?")[0].rstrip("/") + "/tune?preset=free1&in_channels=3&out_channels=5&kernel_size=3&batch=2&"
+              "input_size=17&directions=forward&effort=full&variants=naive_gather,shared_weight_tiling")
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.locator(".strip", has_text="Best so far: forward").wait_for()
+    page.locator(".st-key-tune_progress .js-plotly-plot .scatter .point").first.wait_for()
+    page.wait_for_function("document.title.startsWith('● tuning')")
+    page.reload()
+    page.locator(".strip", has_text=re.compile("RUNNING.*Best so far: forward", re.DOTALL)).wait_for()
+    assert "session=" in page.url and "variants=naive_gather" in page.url
+    page.get_by_test_id("stSidebar").get_by_role("button", name="Stop", exact=True).click()
+    page.locator(".strip", has_text="Stopped. Best so far: forward").wait_for()
+    page.get_by_role("button", name="Resume", exact=True).wait_for()
+    page.locator(".st-key-tune_axis").get_by_text("time", exact=True).click()
+    page.wait_for_function("location.search.includes('x=time')")
+    page.locator(".st-key-tune_progress", has_text="time of the tune, s").wait_for()
+    link, count = page.url, page.locator(".st-key-tune_progress .point").count()
+    page.goto("about:blank")
+    page.goto(link)
+    page.locator(".st-key-tune_progress", has_text="time of the tune, s").wait_for()
+    page.locator(".strip", has_text="Stopped. Best so far: forward").wait_for()
+    assert page.locator(".st-key-tune_progress .point").count() == count > 0
+    assert not page.foreign, page.foreign

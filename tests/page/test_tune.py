@@ -21,7 +21,7 @@ from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.feed import TuneRequest
 from workbench.drive.tuning.tune import tune
 from workbench.faces.cli import main
-from workbench.faces.ui import tune_page
+from workbench.faces.ui import running
 
 from ..drive.conftest import until
 from .test_report import CPU, WORK, pytorch, trial
@@ -76,7 +76,7 @@ def address(at: AppTest) -> dict[str, list[str]]:
 
 def test_without_a_tune_the_page_says_what_start_will_do(sessions: Path) -> None:
     at = tab(preset="kb74", effort="quick", directions="forward")
-    assert "Nothing tuned yet for this layer" in said(at) and "Start searches forward on cpu: about 60.0 s." in said(at)
+    assert "Nothing tuned yet for this layer" in said(at) and "Start searches forward on cpu: about 60 seconds." in said(at)
     assert not at.get("plotly_chart") and not at.button(key="tune_start").disabled
     assert address(at)["effort"] == ["quick"] and address(at)["directions"] == ["forward"]
     at.text_input(key="tune_trials").input("-3")
@@ -90,7 +90,7 @@ def test_a_finished_tune_is_shown_from_its_session_and_fills_the_form(sessions: 
     at = tab(session="s")
     text = said(at)
     assert "ConvTranspose1d(3, 5, 3, stride=2)" in text and "✓ TUNED" in text and "EMULATED" in text
-    assert "judged again on fresh inputs and odd sizes" in text and "3 candidates were judged." in text
+    assert "then judged again on fresh inputs and odd sizes" in text and "3 candidates were judged." in text
     assert at.text_input(key="tune_trials").value == "3" and at.multiselect(key="tune_variants").value == ["naive_gather"]
     assert at.button(key="tune_start").label == "Resume"
     table = at.dataframe[0].value
@@ -107,7 +107,7 @@ def test_a_finished_tune_is_shown_from_its_session_and_fills_the_form(sessions: 
 def test_a_tune_that_was_stopped_says_so_and_keeps_what_it_knows(sessions: Path, runner: Runner) -> None:
     tuned(runner, sessions, stop=True, trials=40)
     text = said(tab(session="s"))
-    assert "– STOPPED" in text and "Stopped. Best so far: forward " in text and "Resume goes on" in text
+    assert "– STOPPED" in text and "Stopped. Best so far: forward " in text and "Resume continues" in text
 
 
 def test_a_tune_that_finds_nothing_right_counts_the_reasons(sessions: Path, runner: Runner, broken: Path, tmp_path: Path
@@ -129,7 +129,7 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("KERNEL_WORKBENCH_CXX", str(script))
     monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
     yield
-    for one in tune_page.under_way():
+    for one in running.tunes_under_way():
         one.stop()
         assert one.wait(60)
 
@@ -140,7 +140,7 @@ def test_start_runs_until_stop_in_every_tab(sessions: Path, waiting: None) -> No
     at.button(key="tune_start").click()
     drawn(at)
     name = at.session_state["session"]
-    one, = tune_page.under_way()
+    one, = running.tunes_under_way()
     assert "RUNNING" in said(at) or "WAITING" in said(at)
     assert address(at)["session"] == [name] and at.button(key="tune_stop").label == "Stop"
     until(lambda: one.run is not None)

@@ -5,12 +5,13 @@ named layers     `suites` (the layers of both), `preset` (one of them), `presets
 kernel templates `variants` reads the header of a `.cu`, `shared_template` that of a file with two directions; `expressions`,
                  `space`, `candidate`; `template` renders the source; `identity` makes the candidate's id from it;
                  `fork` (a candidate whose text a person has edited)
-best known       `best_known` (measured), `derived_best` (derived for other GPUs), `start_config` (what these take)
-CUDA as text     `cuda_pieces` (tokens, declarations), `reduced_text` (without what never runs), `source_parts` (back into the
-                 files), `sass` (machine code)
-processes        `orders` (what a worker is asked), `replies` (what it sends back), `typed` (both as JSON);
-                 `process_orders` (what those processes are asked that fork others)
-PyTorch          `pytorch_ways`: PyTorch's ways of computing a direction, by name; `precision`: who competes with whom
+best known       `best_known` (measured), `derived_best` (derived for other GPUs), `start_config` (the config of a derived one)
+CUDA as text     `cuda_pieces` (tokens, declarations), `reduced_text` (removes code that never runs), `source_parts`
+                 (splits a source into its files), `sass` (machine code)
+processes        `orders` (to a worker), `replies` (from it), `typed` (both as JSON);
+                 `process_orders` (to the processes that fork workers)
+PyTorch          `pytorch_ways`: PyTorch's ways of computing a direction, by name; `precision`: which of them a candidate
+                 competes with
 results          `trial` (Status, the advice of each status, Trial), `trial_parts`; `answers` (the report of a check),
                  `check_parts`; `patching` (the report of a model); `verdict` (FASTER, SLOWER, SAME, UNSURE)
 this machine     `env`, `toolchain`, `toolkit_wheels`, `gpu`, `occupancy`, `cache`, `owned_folder`, `shipped`

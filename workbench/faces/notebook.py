@@ -82,7 +82,7 @@ def presets() -> dict[str, Preset]:
 
 
 def variants() -> list[Variant]:
-    """The kernel templates there are; one that is broken is left out and said on stderr."""
+    """The kernel templates. One that is broken is left out, with a line on stderr."""
     say_broken(None)
     return discover()
 
@@ -170,15 +170,14 @@ def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | Non
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a tune has found: its winners by direction, its session. In a notebook it shows the best trials of each direction,
-    and every trial as a figure."""
+    """What a tune has found. In a notebook it shows the best trials of each direction, and every trial as a figure."""
 
     session: Session
     result: TuneResult
 
     @property
     def frame(self) -> pandas.DataFrame:
-        """One row a trial."""
+        """One row per trial."""
         return report.frame(self.session.trials())
 
     def __repr__(self) -> str:
@@ -196,8 +195,7 @@ class Tuned:
         return tune_points.best_table(self._of(direction), most=most)
 
     def figure(self, direction: str = "", **options: Any) -> plotly.graph_objects.Figure:
-        """Every trial and the best so far, with PyTorch and the floor. `x`: "trials" or "time"; `colour`: "variant" or the name
-        of a tunable."""
+        """Every trial and the best so far. `x`: "trials" or "time"; `colour`: "variant" or the name of a tunable."""
         from ..drive.reporting import tune_plots
         return tune_plots.progress(self._of(direction), **options)
 
@@ -231,7 +229,7 @@ class Difference:
 
     @property
     def rows(self) -> list[DiffRow]:
-        """Line beside line."""
+        """The lines side by side."""
         return side_by_side(self.text_a, self.text_b)
 
     def __str__(self) -> str:
@@ -247,8 +245,7 @@ class Difference:
 
 
 def diff(a: Any, b: Any, what: str = "source") -> Difference:
-    """How two differ in `what`: source, template, config, ptx or sass. Each is a trial of `Result.trials`, "SESSION:TRIAL", a
-    variant ("forward/naive_gather") or a file. Raises `BadRequest`."""
+    """Compare two in `what`, one of WHAT. Each is a trial, "SESSION:TRIAL", a variant or a file. Raises `BadRequest`."""
     if what not in WHAT:
         raise BadRequest(f"what is {what!r}; choose {', '.join(WHAT)}.", field="what")
     left, right = sides_from(a if isinstance(a, Trial) else str(a), b if isinstance(b, Trial) else str(b))
@@ -273,7 +270,7 @@ class Result:
 
     @property
     def frame(self) -> pandas.DataFrame:
-        """One row a trial, verdict first; units stand in the column names."""
+        """One row per trial, verdict first; the column names have the units."""
         return report.frame(self.trials)
 
     def figure(self, **options: Any) -> plotly.graph_objects.Figure:
@@ -305,7 +302,7 @@ class Result:
 
     @property
     def message(self) -> str:
-        """How a run ended that did not come to its end; empty when it did."""
+        """How the run ended, if it was stopped or failed; otherwise empty."""
         return f"The run {self.run.state}: {self.run.message}" if self.run and self.run.state in ("failed", "stopped") else ""
 
     def _repr_html_(self) -> str:
@@ -384,7 +381,7 @@ class PatchedModel:
         return Path(path)
 
     def unpatch(self) -> list[str]:
-        """The model of this process as it was; the paths of its layers."""
+        """Restore the model of this process; returns the paths of its layers."""
         return self.host.unpatch() if self.host else []
 
     def __repr__(self) -> str:
@@ -396,7 +393,7 @@ class PatchedModel:
 
 def _workload(work: ConvTranspose | Workload | str, batch: int | None, input_size: int | Sequence[int] | None, dtype: str,
               device: str) -> Workload:
-    """What `run` and `tune` are given as `work`."""
+    """The workload that `work` of `run` and `tune` names."""
     if not isinstance(work, ConvTranspose) and (batch is not None or input_size is not None):
         name, value = ("batch", batch) if batch is not None else ("input_size", input_size)
         raise BadRequest(f"{name} is {value!r}, but {work!r} already sets it; leave {name} out, or give a layer.", field=name)

@@ -13,8 +13,7 @@ from ..drive.running.request import Run
 
 
 class ProgressBar:
-    """How far a tune is, in one line that is drawn again: in a notebook, or in a terminal on stderr. Where stderr is neither,
-    each new best is a line."""
+    """The progress of a tune in one updating line, in a notebook or a terminal; elsewhere one line for each new best."""
 
     def __init__(self, trials: int | None, seconds: float | None) -> None:
         self._trials, self._seconds, self._begun, self._said = trials, seconds, time.monotonic(), "starting"
@@ -23,7 +22,7 @@ class ProgressBar:
         self._thread, self._done = threading.Thread(), 0
 
     def say(self, text: str) -> None:
-        """What the tune says: a new best, or what it does."""
+        """A message of the tune: a new best, or its current step."""
         self._said = text.partition("] ")[2] if text.startswith("[") else text
         if not self._drawn:
             print(text, file=sys.stderr, flush=True)
@@ -59,7 +58,7 @@ class ProgressBar:
 
 
 class ProgressLine:
-    """One updating line: IPython's display where there is one, else a line on stderr for each change."""
+    """One updating line: IPython's display in a notebook, otherwise a line on stderr for each change."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -81,7 +80,7 @@ def _in_notebook() -> bool:
 
 
 def _show(handle: Any, markup: str) -> Any:
-    """Display it in the place of what `handle` displays, where there is one. Returns the handle."""
+    """Display it, in place of what `handle` displays if there is a handle. Returns the handle."""
     from IPython.display import HTML, display
     if handle is None:
         return display(HTML(markup), display_id=True)

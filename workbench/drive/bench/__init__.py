@@ -5,6 +5,6 @@
 `cells`                    what the session says of each cell, and which target the cell misses
 `text`, `markdown`         the table for a terminal; the tables of README and docs/benchmark.md
 `best`                     the entries of core/best_known.json
-`defaults`                 what PyTorch computes in with no switch touched
+`defaults`                 default configs compared with the best measured ones
 `package_session`          a copy of a session that is small enough to ship
 """

@@ -1,5 +1,5 @@
-"""What trials mean: `report` (baselines, verdicts, headline), `tables` (text), `plots`, `compare_plots` and `tune_plots` (the
-charts). `tune_points` is what the trials of a tune say.
+"""Turns trials into sentences, tables and charts: `report` (baselines, verdicts, headline), `tables` (text), `plots`,
+`compare_plots` and `tune_plots` (the charts). `tune_points` evaluates the trials of a tune.
 
-`pairing` matches the trials of two sessions. `main_kernel` tells a variant's own kernel from its helpers.
+`pairing` matches the trials of two sessions. `main_kernel` finds a variant's main kernel among its helpers.
 """

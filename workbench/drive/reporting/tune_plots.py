@@ -195,7 +195,8 @@ def importance(order: Sequence[Matter], *, mode: str = "light") -> go.Figure | N
         textposition="outside", cliponaxis=False, textfont={"size": 11.5, "color": colours["ink"]},
         hovertemplate="%{text}<extra></extra>"))
     style(figure, height=64 + 27 * len(rows), mode=mode, top=6)
-    figure.update_xaxes(title_text="share of the variance of log time, %", range=[0, 140], tickvals=[0, 25, 50, 75, 100])
+    figure.update_xaxes(title_text="share of the variance of log time, %", tickvals=[0, 25, 50, 75, 100],
+                        range=[0, min(140.0, 160 * max(m.share for m in rows) + 10)])
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=[m.tunable for m in rows], showgrid=False)
     return figure
 
@@ -299,7 +300,7 @@ def _top(found: Tried) -> float:
         return 2 * (found.baseline_ms or 1.0)
     best, most = times[0], times[int(0.9 * (len(times) - 1))]
     pytorch = 0.0 if found.emulated else found.baseline_ms or 0.0
-    wanted = max(2 * pytorch or 1.15 * most, 1.5 * best)
+    wanted = max(2 * pytorch or min(1.15 * most, 6 * best), 1.5 * best)
     return max(min(wanted, 1.15 * times[-1]), 1.25 * best, 1.1 * pytorch)
 
 
@@ -384,7 +385,8 @@ def _levels(figure: go.Figure, found: Tried, top: float, colours: dict[str, str]
             figure.add_hline(y=ms, line={"color": colours[colour], "width": 1.5, "dash": dash})
             ink = colours["ink" if word == "floor" else "mute"]
             figure.add_annotation(x=1, xref="paper", y=ms, text=f"{word} {numbers.time(ms)}", showarrow=False, xanchor="right",
-                                  yanchor="bottom", borderpad=1, font={"size": 11, "color": ink})
+                                  yanchor="bottom", yshift=2, borderpad=1, bgcolor=colours["bg"], opacity=0.9,
+                                  font={"size": 11, "color": ink})
         elif ms:
             figure.add_annotation(x=1, xref="paper", y=1.13 * top, text=f"{word} {numbers.time(ms)}, above this figure",
                                   showarrow=False, xanchor="right", yanchor="top", font={"size": 11, "color": colours["mute"]})

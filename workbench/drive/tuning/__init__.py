@@ -1,12 +1,12 @@
 """Tune: from a layer to the best kernel of this machine. `tune` starts it; the run itself is one of drive/running.
 
-`space`     every candidate that serves a workload, and why the others do not
+`space`     all candidates that serve a workload, and why others do not
 `feed`      what is asked, and the feed from which any number of places take candidates
-`tune`      has the candidates of the feed judged, and says what came out
+`tune`      judges the candidates of the feed, and returns the result
 `cluster`   the GPUs of a cluster as places of a run
-`seen`      what the session says of candidates, other processes' included
-`finals`    the best few are timed in turns, ties are broken, and the winner is judged again
-`store`     the best known configs of this machine, near layers among them
-`batch`     many layers share the time
-`text`      all of it in words
+`seen`      the candidates in the session, also those of other processes
+`finals`    times the best few in turns, breaks ties, and judges the winner again
+`store`     the best known configs of this machine, also of similar layers
+`batch`     shares the time over many layers
+`text`      the sentences of all of these
 """

@@ -24,7 +24,7 @@ def button(variants: Sequence[Variant], choice: Choice) -> None:
         return
     arch = variant_rows.arch(choice.device)
     entries = entries_of(workload, choice.precision, arch)
-    why = "  \n".join(_line(e) for e in entries.values()) if entries else missing_sentence(workload, choice.precision, arch)
+    why = "  \n".join(line(e) for e in entries.values()) if entries else missing_sentence(workload, choice.precision, arch)
     st.button("Best known", key="best known", type="tertiary", disabled=not entries, on_click=_tick, args=(variants, entries),
               help=why)
 
@@ -41,7 +41,7 @@ def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestK
     return {d: e for d, e in found.items() if e is not None}
 
 
-def _line(entry: BestKnown) -> str:
+def line(entry: BestKnown) -> str:
     """The variant, and its time or where it is from."""
     against = f", PyTorch {numbers.time(entry.baseline_ms)}" if entry.baseline_ms else ""
     known = f"{numbers.time(entry.ms)}{against} on {entry.gpu}" if entry.ms else entry.source

@@ -72,7 +72,7 @@ def _listing(kernel: sass.Kernel, trial: Trial, session: Session) -> None:
                            "instruction": i.text, "source": f"{i.file}:{i.line}" if i.file else ""} for i in code])
     event = st.dataframe(
         table, hide_index=True, row_height=24, height=360, key=f"asm code {trial.trial_id} {kernel.name} {shown}",
-        on_select="rerun", selection_mode="single-row", placeholder="–", alt="Machine code, one instruction a row",
+        on_select="rerun", selection_mode="single-row", placeholder="–", alt="Machine code, one instruction per row",
         column_config={
             "address": column.TextColumn(width=56), "control": column.TextColumn(width=140, help=_CONTROL_HELP),
             "live": column.NumberColumn("live", width=44, help="General registers in use there"),
@@ -141,8 +141,8 @@ def answered(key: str, job: Callable[..., Any], *of: Any) -> Any:
 def _live(started: float, future: Future) -> None:
     if future.done():
         st.rerun()
-    theme.html(f'{theme.badge("RUNNING")} nvcc is compiling the source, for {time.time() - started:.0f} s so far. '
-               "A large kernel takes half a minute.")
+    theme.html(f'{theme.badge("RUNNING")} nvcc is compiling the source, since {time.time() - started:.0f} s. '
+               'A large kernel takes half a minute.')
 
 
 @st.cache_resource(show_spinner=False)

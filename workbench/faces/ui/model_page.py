@@ -46,10 +46,10 @@ def draw() -> None:
 def _form(own: Patch | None) -> None:
     st.text_input("Model", key="model_reference", placeholder="my_module:build_model", persist_state="session")
     st.text_input("Inputs", key="model_inputs", placeholder="my_module:inputs", persist_state="session",
-                  help="A function that returns a tensor, a tuple of arguments or a dict of named ones. Empty: the function "
-                       "inputs of the same module, or the model's own example.")
+                  help="A function that returns a tensor, a tuple of arguments or a dict of named arguments. If empty: the "
+                       "function inputs of the same module, or the model's own example.")
     st.text_input("Folder", str(Path.cwd()), key="model_folder", persist_state="session",
-                  help="Your module is looked for there first.")
+                  help="Python looks for your module in this folder first.")
     st.selectbox("Device", list(state.device_names()), format_func=state.device_label, key="model_device")
     cells = st.columns(2, gap="small")
     cells[0].selectbox("dtype", [_AS_IT_IS, *MODEL_DTYPES], key="model_dtype")
@@ -62,8 +62,8 @@ def _form(own: Patch | None) -> None:
         st.button("Stop", width="stretch", key="model_stop", on_click=own.stop)
     else:
         st.button("Patch", type="primary", width="stretch", key="model_run", on_click=_begin)
-    theme.html('<div class="mute">Your model runs in a process of its own, with your rights and without a sandbox, as a '
-               "training script does. Name only code that you trust.</div>")
+    theme.html('<div class="mute">Your model runs in its own process, with your rights and without a sandbox, as a training '
+               'script does. Name only code that you trust.</div>')
 
 
 def _begin() -> None:

@@ -1,26 +1,89 @@
 """A run as it is seen: the strip, a row per candidate with its four segments, the compiler's log as it is printed.
 
-Everything here only reads the runner's `Run`; the run does not know who looks.
+Everything here only reads the runner's `Run`; the run does not know who looks. `Tuning` is a tune that this server carries out.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 import streamlit as st
 
 from ...core import numbers
+from ...core.errors import BadRequest
 from ...core.presets import called
 from ...core.trial import Status
+from ...drive.machine.background import Background
 from ...drive.running.request import Row, Run
+from ...drive.running.runner import Runner
+from ...drive.running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
+from ...drive.sessions.session import Session, SessionFull
+from ...drive.tuning.feed import TuneRequest
+from ...drive.tuning.tune import TuneResult, tune, used_s
 from . import theme
 
 _SEGMENTS = ("building", "checking", "timing", "rechecking")
 _BUILD_ENDS = (Status.BUILD_FAILED, Status.BUILD_TIMEOUT, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.RENDER_FAILED)
 _LOG_CHARACTERS = 12_000
 _BUILT = ("built in", "cached")  # what a row says between its build and its check
+
+
+class Tuning(Background):
+    """One tune under way, or done. `run` is None until its space is known."""
+
+    def __init__(self, request: TuneRequest, session: Session, runner: Runner, places: Sequence[str] = ()) -> None:
+        super().__init__(f"tune {session.name}")
+        self.request, self.session = request, session
+        self.run: Run | None = None
+        self.result: TuneResult | None = None
+        self.used_s = 0.0                       # by earlier tunes of the same work in this session
+        self._runner, self._places = runner, places
+
+    def stop(self) -> None:
+        super().stop()
+        if self.run is not None:
+            self._runner.stop(self.run)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def _work(self) -> None:
+        self._say("counting the configs of the search space")
+        try:
+            self.result = tune(self.request, self.session, self._runner, on_line=self._say, on_run=self._begun_run,
+                               places=self._places)
+        except (BadRequest, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            self.problem = str(error)
+
+    def _begun_run(self, run: Run) -> None:
+        self.used_s = used_s(self.session, self.request.workload, run.request.tune)
+        self.run = run
+        if self.stopped:
+            run.stop()
+
+
+@st.cache_resource(show_spinner=False)
+def tunings() -> dict[str, Tuning]:
+    """Session -> the newest tune in it, oldest first. The server's own: the work goes on when its tab is closed."""
+    return {}
+
+
+def tunes_under_way() -> list[Tuning]:
+    return [one for one in tunings().values() if not one.done]
+
+
+@st.fragment(run_every=1)
+def live_tune(tuning: Tuning) -> None:
+    """A tune on another page, of another layer or session: its name and what it does."""
+    if tuning.done:
+        st.rerun()
+    judged = tuning.run.done_rows if tuning.run is not None else 0
+    of = escape(f"{called(tuning.request.workload)} is tuned on {tuning.request.device} in session {tuning.session.name}")
+    theme.html(f'{theme.badge("RUNNING")} {of}: {numbers.count(judged)} judged')
 
 
 @st.fragment(run_every=0.5)

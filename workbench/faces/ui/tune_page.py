@@ -5,7 +5,6 @@ What is shown is read from the session, so that a reload, another tab and a sess
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -16,19 +15,16 @@ from ...core.errors import BadRequest
 from ...core.layer import DIRECTIONS, Workload
 from ...core.presets import called
 from ...core.variants import Variant, discover
-from ...drive.machine.background import Background
 from ...drive.reporting import report, tune_points
 from ...drive.reporting.tune_points import Tried
-from ...drive.running.request import Run
-from ...drive.running.runner import Runner
-from ...drive.running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
-from ...drive.sessions.session import Session, SessionFull
+from ...drive.sessions.session import Session
 from ...drive.tuning import text
 from ...drive.tuning.feed import EFFORTS, EVENT, TuneRequest
 from ...drive.tuning.space import Explained
-from ...drive.tuning.tune import TuneResult, every_gpu, explain, tune, used_s
-from . import address, layer_form, pages, running, state, theme, tune_panels, workbench_page
+from ...drive.tuning.tune import every_gpu, explain
+from . import address, best_box, layer_form, running, state, theme, tune_panels, variant_rows, workbench_page
 from .layer_form import Choice
+from .running import Tuning
 
 _USUAL = "normal"
 _MOST_KEPT = 20  # tunes that have ended
@@ -36,48 +32,14 @@ _OWN = ("tune_directions", "tune_effort", "tune_trials", "tune_minutes", "tune_v
 KEYS = (*layer_form.KEYS, *_OWN, *tune_panels.KEYS)  # the keys of the widgets here
 
 
-class Tuning(Background):
-    """One tune under way, or done. `run` is None until its space is known."""
-
-    def __init__(self, request: TuneRequest, session: Session, runner: Runner, places: Sequence[str] = ()) -> None:
-        super().__init__(f"tune {session.name}")
-        self.request, self.session = request, session
-        self.run: Run | None = None
-        self.result: TuneResult | None = None
-        self.used_s = 0.0                       # by earlier tunes of the same work in this session
-        self._runner, self._places = runner, places
-
-    def stop(self) -> None:
-        super().stop()
-        if self.run is not None:
-            self._runner.stop(self.run)
-
-    @property
-    def stopped(self) -> bool:
-        return self._stopped.is_set()
-
-    def _work(self) -> None:
-        self._say("counting the configs of the search space")
-        try:
-            self.result = tune(self.request, self.session, self._runner, on_line=self._say, on_run=self._begun_run,
-                               places=self._places)
-        except (BadRequest, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
-            self.problem = str(error)
-
-    def _begun_run(self, run: Run) -> None:
-        self.used_s = used_s(self.session, self.request.workload, run.request.tune)
-        self.run = run
-        if self.stopped:
-            run.stop()
-
-
 def draw() -> None:
     variants = discover()
     _open_tune()
+    own_choices = st.sidebar.container()   # above the layer, so that Start and Stop are on the first screen
     choice = layer_form.layer_form(variants, tuning=True)
     path = state.session_paths().get(choice.session)
-    own = _tunings().get(choice.session)
-    with st.sidebar:
+    own = running.tunings().get(choice.session)
+    with own_choices:
         request = _form(choice, variants)
         mine = own if own is not None and choice.workload == own.request.workload else None
         _button(choice, request, mine, path)
@@ -91,8 +53,8 @@ def draw() -> None:
     state.title(f"{'● tuning, ' if active else ''}{called(workload)}, Tune")
     faded = choice.workload is None
     theme.html(workbench_page.layer_line(workload, choice, faded=faded), faded=faded)
-    for other in _tunings().values():
-        if not other.done and other is not active:
+    for other in running.tunes_under_way():
+        if other is not active:
             _elsewhere(other)
     for run in state.active_runs():
         with st.container(key=f"tune elsewhere {run.run_id}"):
@@ -115,27 +77,12 @@ def draw() -> None:
     tune_panels.panels(path, workload, asked, live=False)
 
 
-def under_way() -> list[Tuning]:
-    """Tunes that were started on this server and have not ended."""
-    return [one for one in _tunings().values() if not one.done]
-
-
 def show(tuning: Tuning) -> None:
     """Fill the form with that tune, for the callback of a button."""
     request = tuning.request
     layer_form.show(request.workload, request.device, tuning.session.name)
     _fill(request)
     st.session_state["tune session before"] = tuning.session.name
-
-
-@st.fragment(run_every=1)
-def live_line(tuning: Tuning) -> None:
-    """A tune of another layer or session: its name and what it does."""
-    if tuning.done:
-        st.rerun()
-    judged = f", {numbers.count(done)} judged" if (done := _judged(tuning)) else ""
-    theme.html(f'{theme.badge("RUNNING")} {escape(called(tuning.request.workload))} is tuned on '
-               f"{escape(tuning.request.device)} in session {escape(tuning.session.name)}{judged}")
 
 
 @st.fragment(run_every=1)
@@ -194,7 +141,7 @@ def _form(choice: Choice, variants: list[Variant]) -> TuneRequest | None:
     cells = st.columns(2, gap="small")
     words = [cell.text_input(name, key=f"tune_{name}", persist_state="session", placeholder="as the effort says",
                              help=f"{meaning} Replaces the limit of the effort.") for cell, name, meaning in
-             zip(cells, ("trials", "minutes"), ("So many candidates over all directions.", "So many minutes."), strict=True)]
+             zip(cells, ("trials", "minutes"), ("Candidates, over all directions.", "Limit in minutes."), strict=True)]
     names = list(dict.fromkeys(v.name for v in variants if v.direction in (directions or DIRECTIONS)))
     linked = [v for v in address.wants("variants").split(",") if v in names]
     st.session_state["tune_variants"] = [v for v in st.session_state.get("tune_variants", linked) if v in names]
@@ -238,13 +185,13 @@ def _number(word: str, name: str) -> float | None:
 def _button(choice: Choice, request: TuneRequest | None, mine: Tuning | None, path: Path | None) -> None:
     if mine is not None and not mine.done:
         st.button("Stop", key="tune_stop", width="stretch", on_click=mine.stop,
-                  help="Ends the compilers and kernels of this tune. What was judged is kept, and Resume goes on.")
+                  help="Ends the compilers and kernels of this tune. Finished trials are kept; Resume continues.")
         return
     goes_on = path is not None and not _recorded(choice) and choice.workload is not None \
         and tune_panels.asked_of(path, choice.workload) is not None
     st.button("Resume" if goes_on else "Start", key="tune_start", type="primary", width="stretch", on_click=_begin,
               args=(choice, request), disabled=request is None or bool(choice.problems),
-              help="Goes on with the tune of this session, within the limits above. Nothing is judged twice." if goes_on else
+              help="Continues the tune of this session, within the limits above. Nothing is judged twice." if goes_on else
               choice.problems[0] if choice.problems else "Searches for the fastest right kernel of each direction")
 
 
@@ -252,7 +199,7 @@ def _begin(choice: Choice, request: TuneRequest) -> None:
     """For the callback of the button. A recorded session is never written to: the tune gets a session of its own."""
     path = state.session_paths().get(choice.session)
     session = Session.open(path) if path is not None and not _recorded(choice) else Session.create()
-    tunings = _tunings()
+    tunings = running.tunings()
     if (there := tunings.get(session.name)) is not None and not there.done:  # another tab was faster
         return
     places = every_gpu(request.device) if st.session_state.get("tune_gpus") else ()
@@ -260,12 +207,6 @@ def _begin(choice: Choice, request: TuneRequest) -> None:
     for old in [name for name, one in tunings.items() if one.done][:-_MOST_KEPT]:
         del tunings[old]
     st.session_state["session"] = st.session_state["tune session before"] = session.name
-
-
-@st.cache_resource(show_spinner=False)
-def _tunings() -> dict[str, Tuning]:
-    """Session -> the newest tune in it, oldest first. The server's own: the work goes on when its tab is closed."""
-    return {}
 
 
 def _recorded(choice: Choice) -> bool:
@@ -305,15 +246,9 @@ def _fill(request: TuneRequest) -> None:
 
 def _elsewhere(tuning: Tuning) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key=f"elsewhere tune {tuning.session.name}"):
-        live_line(tuning)
+        running.live_tune(tuning)
         st.button("Go to it", key=f"go tune {tuning.session.name}", on_click=show, args=(tuning,))
         st.button("Stop it", key=f"stop tune {tuning.session.name}", on_click=tuning.stop)
-
-
-def go_to(tuning: Tuning) -> None:
-    """From another page."""
-    show(tuning)
-    st.switch_page(pages.page("tune"))
 
 
 def _ready(choice: Choice, request: TuneRequest | None, mine: Tuning | None) -> None:
@@ -324,6 +259,11 @@ def _ready(choice: Choice, request: TuneRequest | None, mine: Tuning | None) -> 
         theme.html(theme.strip("BAD INPUT", choice.problems[0], "Start is disabled until this is fixed."))
     else:
         theme.html(theme.strip("READY", "Nothing tuned yet for this layer", _promise(request, choice)))
+    if request is not None:
+        known = best_box.entries_of(request.workload, choice.precision, variant_rows.arch(choice.device))
+        lines = [best_box.line(entry) for direction, entry in known.items() if direction in request.directions]
+        theme.html(theme.heading("Best known, where the search begins") + "".join(f"<div>{escape(one)}</div>" for one in lines)
+                   if lines else "")
     if request is not None and st.toggle("Show what would be searched", key="tune_explain"):
         _space(request)
 
@@ -331,8 +271,9 @@ def _ready(choice: Choice, request: TuneRequest | None, mine: Tuning | None) -> 
 def _promise(request: TuneRequest | None, choice: Choice) -> str:
     if request is None:
         return "Correct the value on the left."
-    limit = (f"{numbers.count(request.trials)} candidates" if request.trials else f"about {numbers.seconds(request.seconds)}"
-             if request.seconds else "every candidate of the search space")
+    seconds = request.seconds or 0.0
+    limit = (f"{numbers.count(request.trials)} candidates" if request.trials else "every candidate of the search space"
+             if not seconds else f"about {seconds / 60:g} minutes" if seconds > 90 else f"about {seconds:.0f} seconds")
     emulated = " The kernels are emulated: the times say nothing about a GPU." if choice.device == state.CPU else ""
     return f"Start searches {', '.join(request.directions)} on {choice.device}: {limit}.{emulated}"
 
@@ -378,11 +319,12 @@ def _ended(path: Path | None, found: list[Tried], workload: Workload, mine: Tuni
     if how != "run_finished":
         word = "Stopped" if how == "run_stopped" else "Cut short"
         return theme.strip("STOPPED", f"{word}. Best so far: {sentence}" if right else f"{word} before a candidate was right",
-                           " ".join(filter(None, [*evidence, "Resume goes on; nothing is judged twice."])), more_badges=marks)
+                           " ".join(filter(None, [*evidence, "Resume continues; nothing is judged twice."])), more_badges=marks)
     if not right:
         return theme.strip("FAILED", f"No candidate is right: {sentence}", " ".join(filter(None, evidence)),
                            badge_text="NOTHING RIGHT", more_badges=marks)
-    won = [f"{one.direction}: {one.best.family} {one.best.config}, found at trial {one.best.number}"
-           + (", judged again on fresh inputs and odd sizes" if one.winner else "") for one in right if one.best]
+    won = [f"{one.direction}: {one.best.family} {one.best.config}, found at trial {one.best.number} with "
+           f"{numbers.time(one.best.ms)}" + (", then judged again on fresh inputs and odd sizes" if one.winner else "")
+           for one in right if one.best]
     return theme.strip("OK", sentence, " ".join(filter(None, [*(f"{w}." for w in won), *evidence])), badge_text="TUNED",
                        more_badges=marks)

@@ -31,6 +31,7 @@ _CELLS = (tune_plots.BEST, tune_plots.MEDIAN, tune_plots.FAILED)
 _PERCENTS = (5, 10, 25, 50, 100)
 _MOST_ROWS = 500    # of the table
 _MOST_PINS = 8
+_MOST_LETTERS = 56  # of a config beside its variant
 KEYS = ("tune_shown", "tune_axis", "tune_colour", "tune_look", "tune_family", "tune_x", "tune_y", "tune_cell", "tune_best",
         "tune_pins")  # the keys of the widgets here
 
@@ -236,11 +237,17 @@ def _families(view: _View) -> None:
              numbers.milliseconds(f.best.ms) + mark if f.best else numbers.MISSING,
              numbers.ratio(f.best.ms / best) if f.best and f.best.ms and best else numbers.MISSING, numbers.count(f.tried),
              numbers.count(f.tried - f.right),
-             f"<span class='mono mute'>{escape(f.best.config if f.best else '')}</span>") for f in found.families]
+             _short(f.best.config if f.best else "")) for f in found.families]
     if rows:
         theme.html(theme.heading("Variants") + theme.table(
             ("variant", "best median, ms", "time over the best", "tried", "not right", "its best config"), rows,
             right=(1, 2, 3, 4)))
+
+
+def _short(config: str) -> str:
+    """In one line; the whole of it on hover."""
+    shown = config if len(config) <= _MOST_LETTERS else f"{config[:_MOST_LETTERS].rpartition(' ')[0]} …"
+    return f"<span class='mono mute' title='{escape(config)}'>{escape(shown)}</span>"
 
 
 def _best(view: _View) -> None:
@@ -268,7 +275,7 @@ def _best(view: _View) -> None:
                 "vs PyTorch": column.TextColumn(width=80, alignment="right", help="Time of the best PyTorch over this time"),
                 "of limit": column.TextColumn(width=64, alignment="right", help="Floor over this time"),
                 "trial": column.NumberColumn(width=56, help="Found at this trial"),
-                "after": column.TextColumn(width=70, alignment="right", help="So long after the tune began"),
+                "after": column.TextColumn(width=70, alignment="right", help="Time since the tune began"),
                 "finals": column.TextColumn(width=120, help="The best are timed again in turns; the winner is judged again on "
                                                             "fresh inputs and odd sizes.")})
         selected = event["selection"]["rows"] if event else []

@@ -124,7 +124,7 @@ def verdict_trials(trials: list[Trial], last: Run | None) -> list[Trial]:
 
 
 def _elsewhere(own: Run | None) -> None:
-    """One line for each run that is not of this layer, session and device, and for a self-test."""
+    """One line for each run that is not of this layer, session and device, for each tune, and for a self-test."""
     for run in state.active_runs():
         if run is not own:
             with st.container(horizontal=True, vertical_alignment="center", key=f"elsewhere {run.run_id}"):
@@ -132,6 +132,13 @@ def _elsewhere(own: Run | None) -> None:
                 st.button("Go to it", key=f"go {run.run_id}", on_click=show,
                           args=(run.request.workload, run.request.device, run.session.name))
                 st.button("Stop it", key=f"stop {run.run_id}", on_click=_stop, args=(run,))
+    for tuning in running.tunes_under_way():
+        with st.container(horizontal=True, vertical_alignment="center", key=f"elsewhere tune {tuning.session.name}"):
+            running.live_tune(tuning)
+            if st.button("Go to it", key=f"go tune {tuning.session.name}", on_click=show,
+                         args=(tuning.request.workload, tuning.request.device, tuning.session.name)):
+                st.switch_page(pages.page("tune"))
+            st.button("Stop it", key=f"stop tune {tuning.session.name}", on_click=tuning.stop)
     if (test := machine_page.under_way()) is not None:
         with st.container(horizontal=True, vertical_alignment="center", key="elsewhere self-test"):
             machine_page.live_line(test)

@@ -1,4 +1,4 @@
-"""CUDA source becomes a library (`build`, `load_inline`), or the first error with its line (`compiler_log`).
+"""Builds a library from CUDA source (`build`, `load_inline`), or finds the first error and its line (`compiler_log`).
 
-`resources` asks nvcc what a kernel takes: registers, spills, shared memory. `machine_code` makes PTX and SASS.
+`resources` asks nvcc what a kernel needs: registers, spills, shared memory. `machine_code` makes PTX and SASS.
 """

@@ -3,14 +3,14 @@
 `begin`            the operation check: starts the processes, then imports torch
 `check_file`       asks everything, returns the report
 `examine`          the order of the questions, and those about values and gradients
-`progress`         what is known so far, told as soon as it is known, and where the time goes
-`trialrun`         one case through both processes, compared with float64. It is no trial of a session
+`progress`         reports each answer as soon as it is known; counts where the time goes
+`trialrun`         runs one case in both processes and compares with float64. It is not a trial of a session
 `build_question`   the question whether the file imports and builds; `advice` says what to do about its exceptions,
                    `compile_advice` about what a compiler or linker says
-`cuda_sources`     what can be said of its CUDA source without running it
+`cuda_sources`     examines the CUDA source without running it
 `questions/`       the other questions, and the cases that they are asked about
 `host/`            the code inside the two processes
-`foreign/`         such a process from outside: sandbox, limits, messages
+`foreign/`         such a process as the judge sees it: sandbox, limits, messages
 `clock/`           the time of a file that the judge never loads
 `party`            the candidate or the reference, with its process
 """

@@ -1,7 +1,7 @@
-"""Judges one candidate. `judge` has the order of the steps, `validate` the tolerances, `findings` the sentences.
+"""Judges one candidate. `judge` defines the order of the steps, `validate` the tolerances, `findings` the sentences.
 
 `inputs`, `buffers`, `stage`, `launch`   tensors, guard zones and poison, the tensors of one trial, the call
 `distance`                               of a result from the truth, in pieces
 `apart`                                  the same call in another process, for the emulator
-`interleave`                             two contestants that are right already, timed in turns
+`interleave`                             times two right candidates in turns
 """

@@ -3,6 +3,6 @@
 `confine`, `privileges`, `other_user`   its sandbox
 `process`, `wire`                       its life, and the messages
 `window`                                device memory for large tensors of the messages
-`requests`, `replies`                   what it is asked, and what it may answer
-`hold`, `waiting`                       stopping it; how long others kept it waiting
+`requests`, `replies`                   the requests to it, and the replies that are allowed
+`hold`, `waiting`                       stopping it; how long it waited for a core
 """
