@@ -66,6 +66,11 @@ def _page() -> None:
     state.guarded(tune_page.draw, "tune", tune_page.KEYS)()
 
 
+def _workbench() -> None:
+    from workbench.faces.ui import workbench_page
+    workbench_page.draw()
+
+
 def said(at: AppTest) -> str:
     return unescape("\n".join(element.body for element in at.get("html")))
 
@@ -102,6 +107,10 @@ def test_a_finished_tune_is_shown_from_its_session_and_fills_the_form(sessions: 
     link = {name: values[0] for name, values in address(at).items()}
     other = tab(**link)
     assert other.segmented_control(key="tune_axis").value == "time" and "✓ TUNED" in said(other)
+    pins = [t.trial_id for t in Session(sessions / "s").trials() if t.kind == "candidate" and t.ok][:2]
+    pinned = tab(**link, pins=",".join(pins))
+    assert pinned.button(key="tune_compare").label == "Compare 2 pinned" and not pinned.button(key="tune_compare").disabled
+    assert list(pinned.dataframe[0].value["pin"]).count("pinned") == 2 and at.button(key="tune_compare").disabled
 
 
 def test_a_tune_that_was_stopped_says_so_and_keeps_what_it_knows(sessions: Path, runner: Runner) -> None:
@@ -149,6 +158,9 @@ def test_start_runs_until_stop_in_every_tab(sessions: Path, waiting: None) -> No
     assert reloaded.button(key="tune_stop").label == "Stop" and "closing the browser does not stop it" in said(reloaded)
     elsewhere = tab(preset="kb79")
     assert f"in session {name}" in said(elsewhere) and "Nothing tuned yet for this layer" in said(elsewhere)
+    workbench = drawn(AppTest.from_function(_workbench, default_timeout=300))
+    assert f" is tuned on cpu in session {name}: 0 judged" in said(workbench)
+    assert "Nothing measured yet for this layer" in said(workbench)
     elsewhere.button(key=f"go tune {name}").click()
     assert drawn(elsewhere).button(key="tune_stop").label == "Stop"
     reloaded.button(key="tune_stop").click()

@@ -252,7 +252,6 @@ def _short(config: str) -> str:
 
 def _best(view: _View) -> None:
     """The fastest right trials. Rows that are ticked can be pinned; pins are compared."""
-    import pandas as pd  # half a second, which the page's first look need not wait for
     found = view.found
     shown = found.right[:_MOST_ROWS]
     theme.html(theme.heading("The best" if len(shown) == len(found.right) else
@@ -262,14 +261,15 @@ def _best(view: _View) -> None:
         table = _rows(view.known_by, found)
         pins = set(st.session_state["tune_pins"])
         if pins:
-            table = table.assign(pinned=["📌" if p.trial.trial_id in pins else "" for p in shown])
+            table = table.copy()
+            table.insert(1, "pin", ["pinned" if p.trial.trial_id in pins else None for p in shown])
         column = st.column_config
         event = st.dataframe(
-            pd.DataFrame(table), hide_index=True, row_height=29, height=min(11, 1 + len(shown)) * 29 + 9, key="tune_table",
+            table, hide_index=True, row_height=29, height=min(11, 1 + len(shown)) * 29 + 9, key="tune_table",
             on_select="rerun", selection_mode="multi-row", placeholder="–", alt="The fastest right trials, one row each",
             column_config={
-                "rank": column.NumberColumn(width=44), "variant": column.TextColumn(width=190),
-                "config": column.TextColumn(width=380),
+                "rank": column.NumberColumn(width=44), "pin": column.TextColumn(width=60),
+                "variant": column.TextColumn(width=190), "config": column.TextColumn(width=380),
                 "median, ms": column.TextColumn(width=86, alignment="right", help="Median of the samples, kernel_ms. *: on the "
                                                 "CPU emulator, which does not predict a GPU."),
                 "vs PyTorch": column.TextColumn(width=80, alignment="right", help="Time of the best PyTorch over this time"),
