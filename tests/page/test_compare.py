@@ -102,7 +102,7 @@ def test_chosen_rows_of_one_session_are_compared_with_the_first(tmp_path, monkey
     assert not at.exception and at.segmented_control(key="compare_against").value == "chosen rows"
     table = at.dataframe[0].value.set_index("A")
     assert table.loc["b ieee", "B / A"] == pytest.approx(2.0) and table.loc["b ieee", "verdict"] == ["▲ FASTER"]
-    assert "two directions" in table.loc["c ieee", "note"] and pd.isna(table.loc["c ieee", "B / A"])
+    assert "different directions" in table.loc["c ieee", "note"] and pd.isna(table.loc["c ieee", "B / A"])
     at.segmented_control(key="compare_against").select("best PyTorch").run()
     assert len(at.dataframe[0].value) == 1  # of forward: the fastest, with PyTorch; of grad_input nothing to compare with
 
