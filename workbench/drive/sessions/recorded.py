@@ -1,4 +1,4 @@
-"""Recorded trials become candidates and recipes again, if today's templates still make the same source."""
+"""Makes candidates and recipes from recorded trials, if today's templates still make the same source."""
 
 from __future__ import annotations
 
