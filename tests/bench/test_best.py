@@ -34,7 +34,7 @@ DIRECTIONS = ("forward", "grad_input", "grad_weight")
 
 
 def bench_of_kb74(root: Path) -> Session:
-    """Three variants, two configs of one of them; a wrong, an emulated and a small one that must not count."""
+    """Three variants, two configs of one of them; a wrong one, an emulated one, a small one and a fork must not count."""
     trials = []
     for direction in DIRECTIONS:
         trials += [*pytorch("kb74", direction, 2.0, 4.0),
@@ -43,6 +43,7 @@ def bench_of_kb74(root: Path) -> Session:
                    trial("kb74", direction, "warp_per_output", 1.1, "ieee", config={"WARPS": 4}),
                    trial("kb74", direction, "naive_gather", 9.0, "ieee", config={"BLOCK": 64}),
                    trial("kb74", direction, "naive_gather", None, "ieee", status=Status.MISMATCH),
+                   replace(trial("kb74", direction, "naive_gather-3f2a", 0.2, "ieee"), forked_from="0123456789abcdef"),
                    trial("kb74", direction, "naive_gather", 0.1, "ieee", device=CPU),
                    trial("kb74", direction, "naive_gather", 0.01, "ieee", size="small")]
     return recorded(root, trials, layers=("kb74",))

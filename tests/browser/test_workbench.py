@@ -129,8 +129,10 @@ def test_back_leads_to_the_page_before_and_no_choice_adds_an_entry(page):
     page.reload()
     page.locator(".layer", has_text="stride=2").wait_for()
     settled("/", "stride=2", "direction=grad_input")
+    page.wait_for_function("history.kwKeepsForward")  # the page is drawn to its end
     page.evaluate("history.back(); setTimeout(() => history.back(), 40)")  # before the server has answered the first
-    page.locator(".layer", has_text="stride=2").wait_for(state="detached")
+    page.wait_for_function("location.pathname === '/' && !location.search.includes('stride')")
+    page.locator(".layer:not(:has-text('stride'))").wait_for()
     settled("/", "without=grad_input%2Fgathered_mma")
     page.go_forward()
     settled("/machine")

@@ -166,6 +166,10 @@ def test_start_runs_until_stop_in_every_tab(sessions: Path, waiting: None) -> No
     assert "Nothing measured yet for this layer" in said(workbench)
     elsewhere.button(key=f"go tune {name}").click()
     assert drawn(elsewhere).button(key="tune_stop").label == "Stop"
+    del running.tunings()[name]   # as in a process that has not begun it
+    other = said(tab(**{key: values[0] for key, values in address(at).items()}))
+    assert "Another process tunes in this session." in other and "RUNNING 0" in other
+    running.tunings()[name] = one
     reloaded.button(key="tune_stop").click()
     drawn(reloaded)
     until(lambda: one.done, 60)

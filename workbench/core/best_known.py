@@ -1,4 +1,4 @@
-"""The best known variant and config for a layer: a workload comes in, a `BestKnown` goes out, which says where it was measured.
+"""The best known variant and config for a workload, as a `BestKnown`, which says where it was measured.
 
 The data file beside this module is written by `python -m workbench bench --write-best` from recorded sessions, one
 entry a line. For sm_80, which was not measured, it is the best measured entry that can run there, and its note says so.

@@ -1,4 +1,4 @@
-"""`Candidate`: what is built and judged; the names that its expressions may use; and whether it can run on a layer."""
+"""`Candidate`, which is built and judged; the names that its expressions may use; and whether it can run on a layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers and candidates to words of a command line, and back. Every trial has the command that repeats it."""
+"""Writes layers and candidates as words of a command line, and reads them. Every trial has the command that repeats it."""
 
 from __future__ import annotations
 

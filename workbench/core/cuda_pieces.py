@@ -1,4 +1,4 @@
-"""A CUDA text as tokens and as pieces: its declarations, those within its structs, and the names that each declares."""
+"""Splits a CUDA text into tokens and pieces: its declarations, those within its structs, and the names that each declares."""
 
 from __future__ import annotations
 

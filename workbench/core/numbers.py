@@ -1,4 +1,5 @@
-"""Numbers to text, one function for each kind of number. Page, command line, notebook and report all use these functions."""
+"""Writes numbers as text, with one function for each kind of number. Page, command line, notebook and report all use these "
+  "functions."""
 
 from __future__ import annotations
 

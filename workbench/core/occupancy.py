@@ -1,4 +1,4 @@
-"""Theoretical occupancy: registers, shared memory and threads of a kernel in; resident warps and the limiter out."""
+"""Theoretical occupancy: resident warps and the limiter, from the registers, shared memory and threads of a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is asked: one frozen dataclass for each operation. `reply` is the type of its answer.
+"""The orders to a worker: one frozen dataclass for each operation. `reply` is the type of its answer.
 
 Orders and replies go through the pipe as JSON. `typed` refuses a key that is unknown, missing or of another type.
 """

@@ -1,4 +1,4 @@
-"""What is said of a whole model: which layers it has, what was put in their place, and what that changed. No tensor is here."""
+"""The report of a whole model: its layers, the kernels that replaced them, and what that changed. It holds no tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The named layers: a name comes in, its `Preset` goes out. There are two suites (`suites`)."""
+"""Finds the `Preset` of a name. The two suites are in `suites`."""
 
 from __future__ import annotations
 

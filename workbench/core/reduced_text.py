@@ -1,4 +1,4 @@
-"""CUDA texts without what can never run: preprocessor branches that are decided, and declarations that nothing uses.
+"""Removes from CUDA texts what can never run: preprocessor branches that are decided, and declarations that nothing uses.
 
 What stays is letter for letter as it was, with its comments. The compiler makes the same program of it.
 """

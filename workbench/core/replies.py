@@ -1,4 +1,4 @@
-"""What a worker sends back: events while it works, then one frozen dataclass for its operation, or a `Failure`.
+"""The replies of a worker: events while it works, then one frozen dataclass for its operation, or a `Failure`.
 
 `orders` says which operation answers with which. What `Detail` holds under `shown` is written into a session as it is; all
 else is read by name.

@@ -1,4 +1,4 @@
-"""Machine code as text becomes data: the instructions of each kernel with their control codes, source lines and loops.
+"""Reads machine code: the instructions of each kernel with their control codes, source lines and loops.
 
 `read` takes what `nvdisasm -c -g -hex` prints, and for the registers in use what `nvdisasm -c -lrm count` prints. The control
 codes are those of Volta to Hopper: bits 105 to 125 of an instruction of 128 bits, as maxas and CuAssembler describe them.

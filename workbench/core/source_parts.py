@@ -1,5 +1,5 @@
-"""A translation unit into the files that it was made of: its #line directives say which line of which file follows. Two texts
-side by side."""
+"""Splits a translation unit into its files: #line directives say which line of which file follows. Also two texts side by "
+  "side."""
 
 from __future__ import annotations
 

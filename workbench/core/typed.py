@@ -1,5 +1,5 @@
-"""Values of a type from JSON and to JSON. `reader` refuses JSON that does not fit the type; the error names the place and the
-reason. `to_json` writes. Sessions, files and the pipes to the workers use it."""
+"""Reads and writes values of a type as JSON. `reader` refuses JSON that does not fit the type; the error names the place and
+the reason. `to_json` writes. Sessions, files and the pipes to the workers use it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Recorded sessions come in, the entries of core/best_known.json go out: for every cell the fast variants, each with its best
-config. For sm_80, which was not measured, it is the fastest candidate of a newer GPU that can run there. One that spills
-registers there is left out: nvcc is asked. A measured one counts by its time."""
+"""Makes the entries of core/best_known.json from recorded sessions: for every cell the fast variants, each with its best
+config. A measured config is ranked by its time. sm_80 was not measured: its entry is the fastest candidate of a newer GPU that
+can run there and that nvcc compiles for sm_80 without spills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bench session comes in, its table goes out: one `Cell` for each layer, direction and precision class."""
+"""Makes the table of a bench session: one `Cell` for each layer, direction and precision class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bench runs: presets, directions and a precision class come in, the candidates of every layer go out."""
+"""What a bench runs: the candidates of every layer, from presets, directions and a precision class."""
 
 from __future__ import annotations
 

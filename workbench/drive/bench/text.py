@@ -1,4 +1,4 @@
-"""Cells as a table for a terminal, with the geometric means; below it each missed target with the reason."""
+"""Writes cells as a table for a terminal, with the geometric means; below it each missed target with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A foreign ModelNew file comes in, a `CheckReport` goes out. The file runs in a process of its own, never in this one.
+"""Checks a foreign ModelNew file and returns a `CheckReport`. The file runs in its own process, never in this one.
 
 A check runs foreign code on this machine. The report says in which sandbox.
 """

@@ -1,4 +1,4 @@
-"""A `CheckReport` as text for a terminal."""
+"""Writes a `CheckReport` as text for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best known candidates of a layer: a workload comes in, a `Recipe` goes out, or the entries that it is made of."""
+"""The best known candidates of a workload, as a `Recipe` or as the entries that it is made of."""
 
 from __future__ import annotations
 

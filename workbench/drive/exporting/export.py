@@ -1,4 +1,4 @@
-"""A recipe comes in, one self-contained Python file goes out: `ModelNew` with the CUDA text that was judged.
+"""Writes a recipe as one self-contained Python file: `ModelNew` with the CUDA text that was judged.
 
 The fixed part of that file is `model_new.py.txt`; written here are its docstring, the class and the CUDA sources.
 """

@@ -1,4 +1,4 @@
-"""`Background`: work in a thread of its own that a face starts, watches and stops."""
+"""`Background`: work in its own thread, which a user interface starts, watches and stops."""
 
 from __future__ import annotations
 

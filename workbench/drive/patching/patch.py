@@ -1,4 +1,4 @@
-"""A model comes in, a `PatchReport` and the text of a patch file go out. The model runs in a measure worker, never in this
+"""Patches a model; returns a `PatchReport` and the text of a patch file. The model runs in a measure worker, never in this
 process, unless the caller holds the model itself (`ModelHost`)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A `PatchReport` as sentences and as text for a terminal: the verdict first, then layer by layer."""
+"""Writes a `PatchReport` as sentences and as text for a terminal: the verdict first, then layer by layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers with their recipes come in, the text of one Python file goes out: all kernels, `patch(model)` and `unpatch(model)`.
+"""Writes layers with their recipes as one Python file: all kernels, `patch(model)` and `unpatch(model)`.
 
 It is an exported file without a class; in the place of the class stands `patch_file.py.txt`.
 """

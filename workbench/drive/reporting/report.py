@@ -1,4 +1,4 @@
-"""What trials mean: the table (a DataFrame), the best baselines, verdicts and the headline sentence.
+"""Evaluates trials: the table (a DataFrame), the best baselines, verdicts and the headline sentence.
 
 Page, notebook and CLI show the same numbers because all of them come from here. Ratios are taken from unrounded
 medians, and only between times of one device, one workload and one direction.

@@ -1,4 +1,4 @@
-"""Trials as text for a terminal, and two sessions side by side."""
+"""Writes trials as text for a terminal, and compares two sessions."""
 
 from __future__ import annotations
 

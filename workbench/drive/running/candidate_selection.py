@@ -1,4 +1,4 @@
-"""Names of variants and values of tunables, as a user gives them, become candidates. Page, CLI and notebook use it."""
+"""Makes candidates from names of variants and values of tunables that a user gives. Page, CLI and notebook use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workers sent, or how they died, becomes the `Trial` that is recorded."""
+"""Makes the recorded `Trial` from what the workers sent, or from how they ended."""
 
 from __future__ import annotations
 

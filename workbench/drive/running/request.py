@@ -1,5 +1,5 @@
-"""What the runner is asked (`RunRequest`, and a `Feed` of candidates), and what can be seen while it works (`Run`, with one
-`Row` per candidate)."""
+"""The request to the runner (`RunRequest`, and a `Feed` of candidates), and its visible state (`Run`, with one `Row` per
+candidate)."""
 
 from __future__ import annotations
 

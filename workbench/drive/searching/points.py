@@ -1,4 +1,4 @@
-"""What a search sees: an enumerated space as numbers, and what its points took."""
+"""The input of a search: an enumerated space as numbers, and the times of its points."""
 
 from __future__ import annotations
 

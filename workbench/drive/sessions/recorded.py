@@ -1,7 +1,6 @@
-"""Recorded trials become candidates and recipes again, if today's templates still make the same source."""
+"""Makes candidates and recipes from recorded trials, if today's templates still make the same source."""
 
 from __future__ import annotations
-from ...core.precision import CLASSED
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,14 +15,15 @@ from ...core.errors import BadRequest, RenderError
 from ...core.fork import fork, forked, variant_of_text
 from ...core.layer import LAUNCHES, Workload
 from ...core.occupancy import Occupancy, candidate_occupancy
+from ...core.precision import CLASSED
 from ...core.replies import MachineCode
 from ...core.sass import Kernel, read
 from ...core.template import render
 from ...core.trial import Status, Trial
 from ...core.variants import find
 from ..exporting.best_recipe import DEFAULT_ARCH
-from ..reporting.main_kernel import arch_of, main_kernel, own_name
 from ..exporting.recipe import Recipe, fastest
+from ..reporting.main_kernel import arch_of, main_kernel, own_name
 from ..reporting.report import SLOWER, best_baseline, is_emulated, speedup
 from .session import Session
 
@@ -167,8 +167,8 @@ class Side:
 
 
 def text_of(side: Side, what: str, ask: Callable[[str, str, tuple[str, ...]], MachineCode]) -> str:
-    """Its template, source, config, PTX or SASS as text; `ask` as in `machine_code_of`. Raises `BadRequest` with the reason where
-    it has none."""
+    """Its template, source, config, PTX or SASS as text; `ask` as in `machine_code_of`. Raises `BadRequest` with the reason
+    where it has none."""
     if side.text is not None:
         if what not in ("template", "source"):
             raise BadRequest(f"{side.name} is a file; only its template or source can be compared.", field="what")
@@ -233,8 +233,8 @@ def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] =
         known = best_config(trial.direction, trial.workload, trial.precision, arch) if trial.precision in CLASSED else None
         if known and (known.variant, known.precision, known.candidate(trial.workload).config) == (
                 trial.name, trial.precision, trial.config):
-            return trial, (f"{trial.direction}: {trial.name} is taken because it is the best known for {known.arch}. The session "
-                           "has no GPU times.")
+            return trial, (f"{trial.direction}: {trial.name} is taken because it is the best known for {known.arch}. The "
+                           "session has no GPU times.")
     return None, ""
 
 

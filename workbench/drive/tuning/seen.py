@@ -108,6 +108,11 @@ def _locked(path: Path) -> int:
     return fd
 
 
+def tuned_now(session: Path) -> bool:
+    """Whether a living process tunes in it."""
+    return session.is_dir() and any(_WHO.fullmatch(path.name) and _held(path) for path in session.glob(".tune-*.lock"))
+
+
 def _held(path: Path) -> bool:
     """Whether a living process holds it."""
     try:

@@ -1,4 +1,4 @@
-"""A tune in words: what it searches, and what came out."""
+"""Describes a tune in sentences: what it searches, and its result."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from ...drive.reporting.tune_points import Tried
 from ...drive.sessions.session import Session
 from ...drive.tuning import text
 from ...drive.tuning.feed import EFFORTS, EVENT, TuneRequest
+from ...drive.tuning.seen import tuned_now
 from ...drive.tuning.space import Explained
 from ...drive.tuning.tune import every_gpu, explain
 from . import address, best_box, layer_form, running, state, theme, tune_panels, variant_rows, workbench_page
@@ -72,6 +73,10 @@ def draw() -> None:
     if asked is None:
         _ready(choice, request, mine)
         return
+    if mine is None and _elsewhere_now(path, workload):
+        _follow(path, workload, asked)
+        tune_panels.panels(path, workload, asked, live=True)
+        return
     found = [tune_panels.tried_of(path, workload, d) for d in asked.directions]
     theme.html(_ended(path, found, workload, mine))
     tune_panels.panels(path, workload, asked, live=False)
@@ -90,6 +95,24 @@ def live_strip(tuning: Tuning) -> None:
     if tuning.done:
         st.rerun()
     theme.html(running_strip(tuning))
+
+
+def _elsewhere_now(path: Path, workload: Workload) -> bool:
+    """Whether another process tunes it in this session."""
+    return not tune_panels.ended(path, workload)[0] and tuned_now(path)
+
+
+@st.fragment(run_every=1)
+def _follow(path: Path, workload: Workload, asked: TuneRequest) -> None:
+    """The strip of a tune of another process, such as the command line."""
+    if not _elsewhere_now(path, workload):
+        st.rerun()
+    found = [tune_panels.tried_of(path, workload, d) for d in asked.directions]
+    best = "; ".join(tune_points.sentence(one) for one in found if one.best)
+    theme.html(theme.strip("RUNNING", f"Best so far: {best}" if best else f"{called(workload)}: no right candidate yet",
+                           "Another process tunes in this session. Stop it there, with Ctrl-C.",
+                           badge_text=f"RUNNING {numbers.count(sum(len(one.points) for one in found))}",
+                           more_badges=[report.EMULATED] if any(one.emulated for one in found) else []))
 
 
 def running_strip(tuning: Tuning) -> str:
