@@ -9,6 +9,8 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
 
 from ...core.best_known import CONTIGUOUS
 from ...core.errors import BadRequest, RenderError
@@ -30,6 +32,7 @@ from .plan import BenchPlan, Job
 from .prebuild import BuildAhead, compile_ahead, units_of
 
 _POLL_S = 0.1
+_SILENT_S = 10.0            # five heartbeats: a run that says nothing for so long was killed
 _BUILD_TIMEOUT_S = 580.0
 _RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
 _MOST_BUILD_WORKERS = 12   # each is a Python with torch and an nvcc: about 1.5 GB
@@ -176,6 +179,21 @@ def begin(session: Session, plan: BenchPlan, gpu: str) -> None:
         if event.get("event") == EVENT and {k: event.get(k) for k in fields} == fields:
             return
     session.event(EVENT, **fields)
+
+
+def under_way(session: Session, at: datetime) -> str | None:
+    """What a run in that session, of any process, said within the last seconds before `at`; None where none runs. A run writes
+    a heartbeat, so a killed one falls silent."""
+    living = ("heartbeat", "phase", "run_started")
+    last: dict[str, Any] = next((e for e in reversed(session.events())
+                                 if e.get("event") in living or str(e.get("event")).startswith("run_")), {})
+    if last.get("event") not in living:
+        return None
+    try:
+        silent = (at - datetime.fromisoformat(str(last.get("at")))).total_seconds()
+    except (TypeError, ValueError):
+        return None
+    return str(last.get("message") or last.get("phase") or "") if silent < _SILENT_S else None
 
 
 def line_of(trial: Trial) -> str:

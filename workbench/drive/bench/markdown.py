@@ -15,7 +15,7 @@ from .text import footnotes, means, strongest_words
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 _IN_README = ("kb74", "kb81", "models/hifigan-1", "models/pose", "models/nnunet-4")  # 1-D to 3-D, stride 1 and above
-_SUITE = {"kernelbench": "KernelBench", "models": "Layers of published models"}
+SUITE_NAMES = {"kernelbench": "KernelBench", "models": "Layers of published models"}
 _CLASS = {"tf32": "TF32", "ieee": "fp32-accurate (`ieee`, `tf32x3`)", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -32,15 +32,15 @@ def short(cells: Sequence[Cell]) -> str:
     for suite, of_suite in _suites(cells).items():
         groups = groups_of(of_suite)
         first, mine = next(iter(groups.items()))
-        lines += ["", f"{_SUITE[suite]}. {_origin(of_suite)}", "",
-                  f"| {_headline(first)} | {' | '.join(DIRECTIONS)} |", "|---|---|---|---|"]
+        lines += ["", f"{SUITE_NAMES[suite]}. {origin(of_suite)}", "",
+                  f"| {headline(first)} | {' | '.join(DIRECTIONS)} |", "|---|---|---|---|"]
         presets = dict.fromkeys(c.name.preset for c in mine)
         for preset in [p for p in presets if p in _IN_README] or presets:
             of_layer = {c.name.direction: c for c in mine if c.name.preset == preset}
             lines.append(f"| {PRESETS[preset].title} | {' | '.join(_short_cell(of_layer.get(d)) for d in DIRECTIONS)} |")
         lines.append("")
         for group, there in groups.items():
-            lines += [f"{_headline(group)}: {sentence}" for sentence in means(summary(there, group[2]))]
+            lines += [f"{headline(group)}: {sentence}" for sentence in means(summary(there, group[2]))]
         lines += footnotes(of_suite)
     return "\n".join(lines)
 
@@ -50,7 +50,7 @@ def long(cells: Sequence[Cell]) -> str:
     misses below with their reasons."""
     sections = []
     for suite, of_suite in _suites(cells).items():
-        lines = [f"### {_SUITE[suite]}", "", _origin(of_suite)]
+        lines = [f"### {SUITE_NAMES[suite]}", "", origin(of_suite)]
         for group, mine in groups_of(of_suite).items():
             lines += _section(group, mine)
         sections.append("\n".join(lines))
@@ -58,7 +58,7 @@ def long(cells: Sequence[Cell]) -> str:
 
 
 def _section(group: tuple[str, str, str], mine: Sequence[Cell]) -> list[str]:
-    lines = ["", f"#### {_headline(group)}", "", *means(summary(mine, group[2])), "",
+    lines = ["", f"#### {headline(group)}", "", *means(summary(mine, group[2])), "",
               "| layer | direction | ms | variant and config | PyTorch, ms | its name | ratio | verdict | strongest, ms "
               "| its name | ratio | channels_last, ms | of floor | error |",
               "|---|---|---:|---|---:|---|---:|---|---:|---|---:|---:|---:|---:|"]
@@ -89,13 +89,14 @@ def _suites(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     return found
 
 
-def _headline(group: tuple[str, str, str]) -> str:
+def headline(group: tuple[str, str, str]) -> str:
     """`TF32`, or `bfloat16, channels_last`."""
     _, memory_format, precision = group
     return ", ".join([_CLASS[precision], *([memory_format] if memory_format != CONTIGUOUS else [])])
 
 
-def _origin(cells: Sequence[Cell]) -> str:
+def origin(cells: Sequence[Cell]) -> str:
+    """Where the times are from: GPU, size, clock and sessions, as sentences."""
     sessions = sorted({c.session for c in cells if c.best})
     gpus = dict.fromkeys(c.best.device.name for c in cells if c.best)
     sizes = dict.fromkeys(c.name.size for c in cells)

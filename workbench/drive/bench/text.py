@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ...core import numbers
+from ...core.presets import PRESETS
 from ..reporting.tables import aligned
 from .cells import Cell, Summary, groups_of, summary
 
@@ -64,9 +66,36 @@ def strongest_words(cell: Cell) -> list[str]:
             numbers.milliseconds(unconverted.kernel_ms.median_ms if unconverted and unconverted.kernel_ms else None)]
 
 
+def limited_by(cell: Cell) -> str:
+    """What sets the floor: "memory" or "arithmetic"; "" without a floor."""
+    return {"bytes": "memory", "compute": "arithmetic"}[cell.floor.limit] if cell.floor else ""
+
+
+def records(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """The cells as plain values, for a table, CSV or JSON. Times in ms are kernel_ms medians; a ratio is PyTorch's time over
+    ours."""
+    return [{
+        "layer": PRESETS[c.name.preset].label, "preset": c.name.preset, "size": c.name.size, "direction": c.name.direction,
+        "precision_class": c.name.precision, "memory_format": c.name.memory_format, "limited_by": limited_by(c) or None,
+        "ratio": c.ratio, "low": c.verdict.low if c.verdict else None, "high": c.verdict.high if c.verdict else None,
+        "verdict": _verdict(c) or None, "median_ms": c.ms, "pytorch_ms": c.baseline_ms,
+        "pytorch": c.baseline.name if c.baseline else None, "strongest_ratio": c.strongest_ratio,
+        "strongest_ms": c.strongest.kernel_ms.median_ms if c.strongest and c.strongest.kernel_ms else None,
+        "strongest": c.strongest.name if c.strongest else None,
+        "channels_last_ms": c.unconverted.kernel_ms.median_ms if c.unconverted and c.unconverted.kernel_ms else None,
+        "floor_ms": c.floor.ms if c.floor else None, "of_floor": c.of_floor, "rel_l2": c.rel_l2,
+        "variant": c.best.name if c.best else None, "computes_in": c.best.precision if c.best else None,
+        "config": dict(c.best.config) if c.best else {}, "device": c.best.device.name if c.best else None,
+        "missed": c.reason if c.missed else None, "session": c.session, "trial_id": c.best.trial_id if c.best else None}
+        for c in cells]
+
+
+def _verdict(cell: Cell) -> str:
+    return "EMULATED" if cell.emulated else cell.verdict.verdict if cell.verdict else ""
+
+
 def _row(cell: Cell) -> list[str]:
-    verdict = "EMULATED" if cell.emulated else cell.verdict.verdict if cell.verdict else ""
     return [label(cell).partition(" ")[0], cell.name.direction, numbers.milliseconds(cell.ms), config_of(cell),
             cell.best.precision if cell.best else numbers.MISSING, numbers.milliseconds(cell.baseline_ms),
-            cell.baseline.name if cell.baseline else numbers.MISSING, numbers.ratio(cell.ratio), verdict,
+            cell.baseline.name if cell.baseline else numbers.MISSING, numbers.ratio(cell.ratio), _verdict(cell),
             *strongest_words(cell), numbers.share(cell.of_floor), numbers.error(cell.rel_l2), "missed" if cell.missed else ""]

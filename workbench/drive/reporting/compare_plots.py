@@ -1,12 +1,13 @@
-"""The two charts of a comparison of sessions: the roofline, and the speed-up of each layer with its limit."""
+"""Charts of comparisons: the roofline, the speed-up of each layer with its limit, and heat maps of a bench."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log10
+from math import log2, log10
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from ...core import numbers
 from ...core.ceilings import ceilings_for
@@ -23,8 +24,19 @@ _MARKS = {FORWARD: ("circle", "#2F6FD0", "#6FA3F5"), GRAD_INPUT: ("diamond", "#E
           GRAD_WEIGHT: ("square", "#12917A", "#35BFA3"), BACKWARD: ("triangle-up", "#B0559B", "#D884C4")}
 _GLYPHS = {FORWARD: "●", GRAD_INPUT: "◆", GRAD_WEIGHT: "■", BACKWARD: "▲"}
 
-
+_HEAT = (("#D9622B", "#F1F4F9", "#1F5FBF"), ("#C2562A", "#1A212B", "#7FAEF8"))  # bad, neither, good: light, dark
+_TURNS = 0.55  # of the way to a strong colour: from there on the number is written in the background's colour
 _MOST_LABELS, _ROOM_X, _ROOM_Y = 5, 0.6, 0.12   # of the roofline; what a label covers, in powers of ten
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """One map over layers and directions. `scale`: "ratio" (1 is the middle, 4 and more the end) or "share" (of 1).
+    `cells`: (row, column) -> (value, text, hover)."""
+
+    title: str
+    scale: str
+    cells: Mapping[tuple[str, str], tuple[float, str, str]]
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,36 @@ def speedups(pairs: Sequence[report.Pair], *, mode: str = "light") -> go.Figure 
                         ticktext=[f"{s:g}×" for s in steps], title_text="B / A: times as fast as B, log scale")
     figure.update_yaxes(tickvals=list(place.values()), ticktext=list(place), showgrid=False,
                         range=[-0.6, len(rows) - 0.4])
+    return figure
+
+
+def heat_maps(maps: Sequence[HeatMap], rows: Sequence[str], columns: Sequence[str], *, mode: str = "light") -> go.Figure:
+    """Maps side by side over shared rows, the first on top. Blue is good and orange is bad; each cell has its number."""
+    colours = DARK if mode == "dark" else LIGHT
+    low, middle, high = _HEAT[mode == "dark"]
+    figure = make_subplots(1, len(maps), shared_yaxes=True, horizontal_spacing=0.02, subplot_titles=[m.title for m in maps])
+    for note in figure.layout.annotations:
+        note.update(font={"size": 12, "color": colours["mute"]}, yshift=38)
+    for number, one in enumerate(maps, 1):
+        found = [[one.cells.get((row, column)) for column in columns] for row in rows]
+        ratio = one.scale == "ratio"
+        figure.add_trace(go.Heatmap(
+            z=[[None if c is None else log2(c[0]) if ratio else c[0] for c in line] for line in found],
+            hovertext=[["" if c is None else c[2] for c in line] for line in found],
+            x=list(range(len(columns))), y=list(range(len(rows))), hoverinfo="text", hoverongaps=False, xgap=2, ygap=2,
+            showscale=False, zmin=-2 if ratio else 0, zmax=2 if ratio else 1,
+            colorscale=[[0, low], [0.5, middle], [1, high]] if ratio else [[0, middle], [1, high]]), row=1, col=number)
+        there = [(x, y, c) for y, line in enumerate(found) for x, c in enumerate(line) if c is not None]
+        strong = [abs(log2(c[0])) / 2 > _TURNS if ratio else c[0] > _TURNS for _, _, c in there]
+        figure.add_trace(go.Scatter(
+            x=[x for x, _, _ in there], y=[y for _, y, _ in there], text=[c[1] for _, _, c in there], mode="text",
+            hoverinfo="skip", textfont={"size": 11.5, "color": [colours["bg"] if s else colours["ink"] for s in strong]}),
+            row=1, col=number)
+    style(figure, height=92 + 25 * len(rows), mode=mode, top=66)
+    figure.update_xaxes(tickvals=list(range(len(columns))), ticktext=[c.replace("_", "_<br>") for c in columns], side="top",
+                        showgrid=False, ticks="", fixedrange=True)
+    figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=list(rows), range=[len(rows) - 0.5, -0.5], showgrid=False,
+                        ticks="", fixedrange=True)
     return figure
 
 

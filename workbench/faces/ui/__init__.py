@@ -1,7 +1,7 @@
 """The page.
 
-pages         `workbench_page`, `tune_page`, `compare_page`, `inspect_page`, `machine_page`, `check_page`, `export_page`,
-              `model_page`; `pages` has their order
+pages         `workbench_page`, `tune_page`, `compare_page`, `bench_page`, `inspect_page`, `machine_page`, `check_page`,
+              `export_page`, `model_page`; `pages` has their order
 Workbench     `layer_form` (the sidebar), `variant_rows` (the variants with their tunables), `best_box` (the button that selects
               the best known), `running` (a run in progress), `results` (the table)
 Tune          `layer_form`, `tune_panels` (figures and tables)

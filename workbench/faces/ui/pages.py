@@ -9,13 +9,14 @@ from streamlit.navigation.page import StreamlitPage
 
 
 def all_pages() -> list[StreamlitPage]:
-    return [page(name) for name in ("workbench", "tune", "inspect", "compare", "check", "model", "export", "machine")]
+    return [page(name) for name in ("workbench", "tune", "inspect", "compare", "bench", "check", "model", "export", "machine")]
 
 
 @cache
 def page(name: str) -> StreamlitPage:
     """The one page object of that name; each page's module is read when the page is first made."""
     from . import (
+        bench_page,
         check_page,
         compare_page,
         export_page,
@@ -27,6 +28,7 @@ def page(name: str) -> StreamlitPage:
         workbench_page,
     )
     module = {"workbench": workbench_page, "tune": tune_page, "inspect": inspect_page, "compare": compare_page,
-              "check": check_page, "model": model_page, "export": export_page, "machine": machine_page}[name]
+              "bench": bench_page, "check": check_page, "model": model_page, "export": export_page,
+              "machine": machine_page}[name]
     return st.Page(state.guarded(module.draw, name, module.KEYS), title=name.capitalize(), url_path=name,
                    default=name == state.FRONT)
