@@ -109,7 +109,7 @@ def trial(folder: Path, session: str, status: str) -> str:
 def all_shots(made: dict[str, str], folder: Path) -> list[Shot]:
     """Each page and state."""
     h200, strong = "recorded-h200-kernelbench", "recorded-h200-kernelbench-strong"
-    fast = recorded_best(h200)
+    fast, *pins = recorded_best(h200)
     inspect = f"inspect?inspect_session={h200}&trial={fast}"
     return [
         Shot("workbench-empty", "?preset=kb74"), Shot("workbench-recorded", f"?session={h200}&preset=kb81&size=full"),
@@ -121,6 +121,7 @@ def all_shots(made: dict[str, str], folder: Path) -> list[Shot]:
         Shot("inspect-ladder", f"{inspect}&view=Ladder"), Shot("inspect-asm", f"{inspect}&view=Machine+code"),
         Shot("compare-pytorch", f"compare?compare_a={h200}"),
         Shot("compare-sessions", f"compare?compare_a={strong}&against=session+B&compare_b={h200}"),
+        Shot("compare-pins", f"compare?compare_a={h200}&trials={','.join(pins)}"),
         Shot("compare-emulated", "compare?compare_a=tuned"),
         Shot("bench-kernelbench", "bench"), Shot("bench-models", "bench?suite=models&class=bf16"),
         Shot("bench-misses", "bench?class=ieee&missed=yes"), Shot("bench-nothing", "bench?missed=yes"),
@@ -129,13 +130,16 @@ def all_shots(made: dict[str, str], folder: Path) -> list[Shot]:
         Shot("machine", "machine")]
 
 
-def recorded_best(session: str) -> str:
+def recorded_best(session: str) -> list[str]:
+    """Of KernelBench #81 forward: the id of the fastest right candidate, then ids of PyTorch and of three candidates."""
     sys.path.insert(0, str(ROOT))
     from workbench.drive.reporting import report
     from workbench.drive.sessions.session import Session
-    found = Session.open(ROOT / "sessions" / f"{session}.zip").trials()
-    best = report.best_candidate([t for t in found if t.workload.preset == "kb81/full"], "forward")
-    return best.trial_id if best else ""
+    found = [t for t in Session.open(ROOT / "sessions" / f"{session}.zip").trials()
+             if t.workload.preset == "kb81/full" and t.direction == "forward" and t.ok and t.kernel_ms]
+    ours = sorted((t for t in found if t.kind == "candidate"), key=lambda t: t.kernel_median_ms)
+    baseline = report.best_baseline(found, ours[0])
+    return [ours[0].trial_id, *([baseline.trial_id] if baseline else []), *(t.trial_id for t in ours[:3])]
 
 
 def check(page: Any) -> None:

@@ -15,7 +15,7 @@ from workbench.core.trial_parts import TrialDevice
 from workbench.drive.bench import text
 from workbench.drive.bench.cells import cells_of
 from workbench.drive.bench.execute import under_way
-from workbench.drive.reporting import compare_plots, plots
+from workbench.drive.reporting import compare_plots, plots, tables
 from workbench.drive.sessions.session import Session
 from workbench.faces.ui import bench_page
 
@@ -157,5 +157,5 @@ def test_the_records_are_the_cells_with_their_units(sessions: Path) -> None:
     unknown, known = text.records(cells)
     assert unknown["limited_by"] is None and unknown["floor_ms"] is None and unknown["median_ms"] == 2.8
     assert (known["ratio"], known["pytorch"], known["channels_last_ms"]) == (pytest.approx(5.0), "eager, TF32 off", 1.0)
-    lines = bench_page._csv(text.records(cells)).splitlines()
+    lines = tables.csv_text(text.records(cells)).splitlines()
     assert lines[0].startswith("layer,preset,size,direction,") and len(lines) == 3 and "TILE=4" in lines[2]

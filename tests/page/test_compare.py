@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,14 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from workbench.core.presets import preset
-from workbench.drive.reporting import compare_plots, plots, report
+from workbench.core.trial_parts import Against, Detail
+from workbench.drive.reporting import compare_plots, html_report, plots, report
 from workbench.drive.sessions.session import Session
+from workbench.faces.cli import main
 from workbench.faces.ui import results, state, workbench_page
 
+from ..browser.conftest import chromium as chromium
+from .test_belongs import said, tab
 from .test_report import CPU, H200, pytorch, timing, trial
 
 SESSIONS = Path(__file__).resolve().parents[2] / "sessions"
@@ -82,38 +87,152 @@ def test_the_page_opens_on_the_recorded_session_against_its_own_pytorch(tmp_path
     at.selectbox(key="compare_a").select("recorded-h200-kernelbench").run()
     table = at.dataframe[0].value
     assert "KernelBench #81 (full)" in set(table["layer"]) and table["B / A"].max() > 18
-    assert len(at.get("plotly_chart")) == 2
+    assert len(at.get("plotly_chart")) == 3
 
     at.selectbox(key="compare_a").select("recorded-h200-general").run()
     verdicts = [v[0] for v in at.dataframe[0].value["verdict"]]
     assert verdicts.index("▼ SLOWER") < verdicts.index("▲ FASTER")  # what needs a look first
 
 
-def test_chosen_rows_of_one_session_are_compared_with_the_first(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
-    session = Session.create(tmp_path, "mine")
-    trials = [*pytorch(), trial("a", 2.0), trial("b", 1.0, config={"BLOCK": 64}), trial("c", 1.0, direction="grad_input")]
-    for one in trials:
-        session.append(one)
-    ids = [t.trial_id for t in trials]
+def opened(**asked: str) -> AppTest:
     at = AppTest.from_function(_app, default_timeout=300)
-    at.query_params["compare_a"], at.query_params["trials"] = "mine", ",".join([*ids[2:], "gone"])
+    for name, value in asked.items():
+        at.query_params[name] = value
     at.run()
-    assert not at.exception and at.segmented_control(key="compare_against").value == "chosen rows"
-    table = at.dataframe[0].value.set_index("A")
+    assert not at.exception
+    return at
+
+
+@pytest.fixture
+def two_sessions(tmp_path, monkeypatch) -> dict[str, list[str]]:
+    """Two sessions with PyTorch, a and b; the second also has grad_input. Session -> ids of its candidates."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    ids = {}
+    for name, more in (("mine", []), ("other", [trial("c", 1.0, direction="grad_input")])):
+        session = Session.create(tmp_path, name)
+        ours = [trial("a", 2.0 if name == "mine" else 4.0), trial("b", 1.0, config={"BLOCK": 64}), *more]
+        for one in [*pytorch(), *ours]:
+            session.append(one)
+        ids[name] = [t.trial_id for t in ours]
+    return ids
+
+
+def test_pinned_trials_of_two_sessions_are_compared_with_the_one_that_is_chosen(two_sessions) -> None:
+    mine, other = two_sessions["mine"], two_sessions["other"]
+    pins = [f"mine:{mine[0]}", f"other:{other[0]}", f"other:{other[1]}", f"other:{other[2]}"]
+    at = opened(compare_a="mine", trials=",".join(pins), **{"from": "other"})
+    assert at.segmented_control(key="compare_against").value == "pinned trials"
+    table = at.dataframe(key="compare_table").value
+    assert list(table["A"]) == ["a ieee", "c ieee", "b ieee"] and set(table["session of A"]) == {"other"}
+    table = table.set_index("A")
+    assert table.loc["a ieee", "B / A"] == pytest.approx(0.5) and table.loc["a ieee", "verdict"] == ["▼ SLOWER"]
     assert table.loc["b ieee", "B / A"] == pytest.approx(2.0) and table.loc["b ieee", "verdict"] == ["▲ FASTER"]
     assert "different directions" in table.loc["c ieee", "note"] and pd.isna(table.loc["c ieee", "B / A"])
+    at.selectbox(key="compare_base").select(pins[2]).run()
+    table = at.dataframe(key="compare_table").value.set_index(["A", "session of A"])
+    assert table.loc[("a ieee", "mine"), "B / A"] == pytest.approx(0.5)
+    assert table.loc[("a ieee", "other"), "B / A"] == pytest.approx(0.25)
+    picker = at.dataframe(key="compare_picker").value
+    assert set(picker["session"]) == {"mine", "other"} and len(picker) == 9
+    at.multiselect(key="compare_from").set_value([]).run()
+    assert set(at.dataframe(key="compare_picker").value["session"]) == {"mine"}, "what can be pinned"
+    assert len(at.dataframe(key="compare_table").value) == 3, "what is pinned stays"
+    at.button(key="compare_unpin").click().run()
+    assert [d.key for d in at.dataframe if d.key != "compare_picker"] == [] and "Pin two trials" in said(at)
+
+
+def test_a_link_with_ids_alone_means_the_session_a_and_names_what_is_gone(two_sessions) -> None:
+    at = tab("compare", compare_a="mine", trials=",".join([*two_sessions["mine"], "gone"]))
+    assert len(at.dataframe(key="compare_table").value) == 1 and "The trial 'gone' in the link is not known." in said(at)
     at.segmented_control(key="compare_against").select("best PyTorch").run()
-    assert len(at.dataframe[0].value) == 1  # of forward: the fastest, with PyTorch; of grad_input nothing to compare with
+    assert len(at.dataframe[0].value) == 1  # of forward: the fastest, with PyTorch
 
 
-def test_the_roofline_labels_what_has_room_and_narrow_axes_are_in_microseconds() -> None:
+def test_filters_of_direction_and_layer_hold_for_table_and_figures(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(SESSIONS))
+    at = opened(compare_a="recorded-h200-kernelbench", layer="KernelBench #81 (full)", directions="forward")
+    table = at.dataframe[0].value
+    assert set(zip(table["layer"], table["direction"], strict=True)) == {("KernelBench #81 (full)", "forward")}
+    dots = json.loads(at.get("plotly_chart")[0].proto.spec)
+    assert {name.split()[0] for name in dots["layout"]["yaxis"]["ticktext"]} == {"#81"}
+
+
+def test_a_candidate_timed_in_turns_with_pytorch_has_that_verdict_among_pins() -> None:
+    baseline = pytorch()[0]
+    against = Against(baseline.name, baseline.trial_id, 3.0, 2.9, 3.1, report.FASTER, 50, 0, "noise")
+    mine = trial("mine", 1.0, "tf32", detail=Detail(against=against))
+    pair, = report.chosen_pairs([baseline, mine])
+    assert (pair.ratio.value, pair.ratio.low) == (3.0, 2.9)
+
+
+def test_dots_fit_on_their_axis_whatever_the_ratios() -> None:
+    for times in ([0.001, 1.0, 60.0], [1.64, 1.65, 1.66]):
+        trials = [*pytorch(), *(trial(f"v{i}", ms, "tf32") for i, ms in enumerate(times))]
+        pairs = report.chosen_pairs([trials[0], *trials[2:]])
+        figure = compare_plots.dots(pairs, [p.a.name for p in pairs])
+        low, high = (10**end for end in figure.layout.xaxis.range)
+        ends = [v for p in pairs for v in (p.ratio.low, p.ratio.high)]
+        assert low < min(ends) and max(ends) < high, times
+        assert 2 <= len([t for t in figure.layout.xaxis.tickvals if low <= t <= high]) <= 12, figure.layout.xaxis.tickvals
+        drawn = {y: x for trace in figure.data if trace.mode == "markers" for x, y in zip(trace.x, trace.y, strict=True)}
+        rows = [name for _, name in sorted(zip(figure.layout.yaxis.tickvals, figure.layout.yaxis.ticktext, strict=True))]
+        assert {rows[y]: x for y, x in drawn.items()} == pytest.approx({p.a.name: p.ratio.value for p in pairs})
+    assert compare_plots.dots([], []) is None
+
+
+def test_samples_are_drawn_in_the_order_taken_and_the_clocks_are_told(tmp_path) -> None:
+    session = Session.create(tmp_path, "s")
+    values = [1.0 + 0.001 * i for i in range(100)]
+    blob = session.put_blob(json.dumps(values).encode())
+    one = trial("mine", 1.05, flags=("throttled",))
+    session.append(replace(one, kernel_ms=replace(one.kernel_ms, samples=100, samples_blob=blob, dropped=7)))
+    found, = session.trials()
+    figure = compare_plots.samples_over_time([found, trial("without", 1.0)], ["mine", "without"])
+    trace, = figure.data
+    assert list(trace.y) == values and list(trace.x) == list(range(1, 101)) and figure.layout.yaxis.type == "log"
+    words = compare_plots.steadiness(found)
+    assert "the last tenth takes 9.0 % longer than the first" in words and "7 more were dropped" in words
+    assert "lowered its clocks during some samples" in words
+    assert compare_plots.samples_over_time([trial("without", 1.0)], ["x"]) is None
+
+
+@pytest.mark.xdist_group("browser")  # one browser at a time on a small machine
+def test_the_report_is_one_file_whose_figures_need_no_network(chromium, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(SESSIONS))
+    file = tmp_path / "report.html"
+    assert main(["show", "recorded-h200-kernelbench", "--html", str(file)]) == 0
+    assert file.stat().st_size < 5_000_000
+    context = chromium.new_context(offline=True)
+    page, asked, wrong = context.new_page(), [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(f"file://{file}")
+    page.locator(".js-plotly-plot .main-svg").nth(2).wait_for()
+    assert asked == [f"file://{file}"] and not wrong
+    assert page.locator(".js-plotly-plot .point").count() > 60
+    page.get_by_placeholder("filter rows").first.fill("#81 (full) forward".split()[0])
+    rows = page.locator("table").first.locator("tbody tr:visible")
+    assert 0 < rows.count() < 12 and all("#81" in text for text in rows.all_inner_texts())
+    page.get_by_role("button", name="B / A").click()
+    ratios = [float(text.split("\t")[3].rstrip("×")) for text in rows.all_inner_texts()]
+    assert ratios == sorted(ratios, reverse=True) and ratios[0] > 4
+    context.close()
+    assert main(["show", "--html", str(file)]) == 2 and "show NAME --html FILE" in capsys.readouterr().err
+
+
+def test_what_a_report_says_is_escaped(tmp_path) -> None:
+    evil = trial("</script><img src=x onerror=alert(1)>", 1.0, "tf32")
+    text = html_report.of_session([*pytorch(), evil], "<b>name")
+    assert "<img" not in text and "&lt;b&gt;name" in text
+
+
+def test_the_roofline_labels_the_best_alone_and_narrow_axes_are_in_microseconds() -> None:
     layers = [preset(f"kb{n}").workload("full") for n in (57, 61, 64, 65, 68, 69, 70, 71, 72, 73, 74, 75, 77, 78, 79, 81)]
-    trials = [replace(t, workload=w) for w in layers for t in (*pytorch(), trial("fast", 0.6, "tf32"))]
-    notes = compare_plots.roofline(report.against_pytorch(trials)).layout.annotations
-    labels = [n for n in notes if "×" in n.text]
-    assert 1 <= len(labels) <= 5
-    assert all(abs(a.x - b.x) > 0.5 or abs(a.y - b.y) > 0.1 for a in labels for b in labels if a is not b)
+    trials = [replace(t, workload=w) for i, w in enumerate(layers) for t in (*pytorch(), trial("fast", 0.6 + 0.01 * i, "tf32"))]
+    figure = compare_plots.roofline(report.against_pytorch(trials))
+    label, = [n.text for n in figure.layout.annotations if "×" in n.text]
+    assert label == "#57 (full) 2.75×"
+    assert all("A is 2." in t.hovertemplate for t in figure.data if t.mode == "markers")
     figure = plots.bars([trial("tiny", 0.00481, "tf32"), trial("eager, TF32 on", 0.003, "tf32", kind="baseline")])
     assert figure.layout.xaxis.title.text == "<b>forward</b>, µs" and figure.layout.xaxis.ticktext[1] == "2"
     notes = plots.bars(pytorch(), floors={"forward": 1.0}).layout.annotations

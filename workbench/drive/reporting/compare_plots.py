@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log2, log10
+from math import ceil, floor, log2, log10
+from statistics import median
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -13,20 +14,26 @@ from ...core import numbers
 from ...core.ceilings import ceilings_for
 from ...core.facts import bytes_moved, flops, intensity
 from ...core.layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
-from ...core.presets import called
+from ...core.presets import PRESETS, called
 from ...core.roofline import Ceilings, memory_seconds
 from ...core.trial import Trial
+from ...core.verdict import SAME, UNSURE
+from ..sessions.files import samples_of
 from . import report
-from .plots import DARK, LIGHT, style
+from .plots import CATEGORIES, DARK, LIGHT, SYMBOLS, style
 
 # Marker and colour by direction; colour is never the only carrier.
 _MARKS = {FORWARD: ("circle", "#2F6FD0", "#6FA3F5"), GRAD_INPUT: ("diamond", "#E39A00", "#F0B23E"),
           GRAD_WEIGHT: ("square", "#12917A", "#35BFA3"), BACKWARD: ("triangle-up", "#B0559B", "#D884C4")}
 _GLYPHS = {FORWARD: "●", GRAD_INPUT: "◆", GRAD_WEIGHT: "■", BACKWARD: "▲"}
 
+_VERDICTS = {report.FASTER: ("triangle-up", "#0B7A5E", "#4CC9A4"), report.SLOWER: ("triangle-down", "#B3420C", "#FF8A5C"),
+             SAME: ("square", "#5B6472", "#9AA4B2"), UNSURE: ("diamond", "#6B4FC0", "#A995F5")}
+_PLACES = {name: place for place, name in enumerate(PRESETS)}
+_GAP = "\u00a0\u00a0\u00a0"   # between a marker and its number
+_MOST_SAMPLES = 300  # of each trial are drawn, evenly spaced
 _HEAT = (("#D9622B", "#F1F4F9", "#1F5FBF"), ("#C2562A", "#1A212B", "#7FAEF8"))  # bad, neither, good: light, dark
 _TURNS = 0.55  # of the way to a strong colour: from there on the number is written in the background's colour
-_MOST_LABELS, _ROOM_X, _ROOM_Y = 5, 0.6, 0.12   # of the roofline; what a label covers, in powers of ten
 
 
 @dataclass(frozen=True)
@@ -51,13 +58,15 @@ class _Point:
     theirs_ms: float
     floor_ms: float | None
     ratio: float
+    theirs: str
 
 
-def roofline(pairs: Sequence[report.Pair], *, mode: str = "light") -> go.Figure | None:
-    """Grey dots are B, blue diamonds A, a line between the two; None without a GPU whose ceilings are known.
+def roofline(pairs: Sequence[report.Pair], *, every: bool = False, mode: str = "light") -> go.Figure | None:
+    """Grey marks are B, blue ones A, a line between the two; None without a GPU whose ceilings are known. `every`: each pair,
+    not only the fastest A of each layer and direction. The largest ratio has a label, all others say it on hover.
 
     x: FLOP per byte, each tensor once; y: TFLOP/s."""
-    points = [p for p in _points(pairs) if p.direction in DIRECTIONS]
+    points = [p for p in _points(pairs, every=every) if p.direction in DIRECTIONS]
     ceilings = ceilings_for(points[0].ours.device.name) if points else None
     if ceilings is None:
         return None
@@ -75,10 +84,12 @@ def roofline(pairs: Sequence[report.Pair], *, mode: str = "light") -> go.Figure 
             figure.add_trace(go.Scatter(
                 x=[x], y=[y], mode="markers", marker={"symbol": symbol, "size": size, "color": colour},
                 customdata=[[p.ours.trial_id]],
-                hovertemplate=f"{p.label} {p.direction}, {who}: %{{y:.3g}} TFLOP/s at {numbers.intensity(x)}<extra></extra>"))
-    for x, y, text in _labels(points, xs):
+                hovertemplate=f"{p.label} {p.direction}, {who}: {p.ours.name if who == 'A' else p.theirs}<br>%{{y:.3g}} "
+                              f"TFLOP/s at {numbers.intensity(x)}; A is {numbers.ratio(p.ratio)} as fast<extra></extra>"))
+    for x, y, text in (_best_label(points, xs),):
         figure.add_annotation(x=_log(x), y=_log(y), text=text, showarrow=False, xanchor="left", xshift=9,
-                              yanchor="bottom", bgcolor=colours["bg"], opacity=0.9, font={"size": 11, "color": colours["best"]})
+                              yanchor="bottom", yshift=4, bgcolor=colours["bg"], opacity=0.9,
+                              font={"size": 11, "color": colours["best"]})
     style(figure, height=380, mode=mode, top=10)
     ticks = [m * 10.0**e for e in range(-3, 5) for m in (1, 2, 5)]
     figure.update_xaxes(type="log", title_text="FLOP per byte, each tensor moved once", tickvals=ticks,
@@ -93,7 +104,7 @@ def speedups(pairs: Sequence[report.Pair], *, mode: str = "light") -> go.Figure 
     if not points:
         return None
     colours = DARK if mode == "dark" else LIGHT
-    rows = list(dict.fromkeys(p.label for p in points))
+    rows = list(dict.fromkeys(p.label for p in sorted(points, key=_in_suite)))
     place = {label: len(rows) - 1 - i for i, label in enumerate(rows)}
     figure = go.Figure()
     lowest, highest = min(0.9, *(p.ratio for p in points)), max(2.0, *(p.ratio for p in points))
@@ -114,12 +125,97 @@ def speedups(pairs: Sequence[report.Pair], *, mode: str = "light") -> go.Figure 
             marker={"symbol": symbol, "size": 10, "color": dark if mode == "dark" else light},
             hovertemplate=f"{p.label} {p.direction}: {p.ours.name} {numbers.ratio(p.ratio)}<extra></extra>"))
     style(figure, height=70 + 34 * max(3, len(rows)), mode=mode, top=10)
-    steps = [0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128]
+    steps = _ratio_ticks(0.8 * lowest, 1.6 * highest)
     figure.update_xaxes(type="log", range=[_log(0.8 * lowest), _log(1.6 * highest)], tickvals=steps,
                         ticktext=[f"{s:g}×" for s in steps], title_text="B / A: times as fast as B, log scale")
     figure.update_yaxes(tickvals=list(place.values()), ticktext=list(place), showgrid=False,
                         range=[-0.6, len(rows) - 0.4])
     return figure
+
+
+def dots(pairs: Sequence[report.Pair], names: Sequence[str], *, mode: str = "light") -> go.Figure | None:
+    """B / A of each pair with its 95 % interval, a row a pair, on a log axis that holds all of them; None without a ratio.
+    `names`: what each row is called."""
+    there = [(name, pair.verdict, pair.ratio, pair.a.trial_id) for name, pair in zip(names, pairs, strict=True) if pair.ratio]
+    if not there:
+        return None
+    colours = DARK if mode == "dark" else LIGHT
+    figure = go.Figure()
+    ends = [v for _, _, r, _ in there for v in (r.value, r.low, r.high) if v is not None]
+    low, high = min(0.95, *ends), max(1.05, *ends)
+    span = log10(high / low)
+    room = 0.2 if min(ends) < 1 else 0.05  # for the numbers, which stand on the side away from 1
+    low, high = 10 ** (log10(low) - room * span), 10 ** (log10(high) + 0.2 * span)
+    figure.add_shape(type="line", x0=1, x1=1, y0=-0.5, y1=len(there) - 0.5, line={"color": colours["pytorch"], "width": 1.5})
+    for verdict, (symbol, light, dark) in _VERDICTS.items():
+        mine = [(y, name, ratio, trial) for y, (name, word, ratio, trial) in enumerate(reversed(there)) if word == verdict]
+        if not mine:
+            continue
+        colour, values = dark if mode == "dark" else light, [r.value for _, _, r, _ in mine]
+        ys, highs = [y for y, _, _, _ in mine], [r.high or r.value for _, _, r, _ in mine]
+        figure.add_trace(go.Scatter(
+            x=values, y=ys, mode="markers", customdata=[trial for _, _, _, trial in mine],
+            marker={"symbol": symbol, "size": 10, "color": colour},
+            error_x={"type": "data", "symmetric": False, "thickness": 1.5, "width": 3, "color": colour,
+                     "array": [high - value for high, value in zip(highs, values, strict=True)],
+                     "arrayminus": [r.value - (r.low or r.value) for _, _, r, _ in mine]},
+            hovertext=[f"{name}<br>{verdict}, {report.interval_words(r)}" for _, name, r, _ in mine],
+            hovertemplate="%{hovertext}<extra></extra>"))
+        figure.add_trace(go.Scatter(
+            x=[high if value >= 1 else r.low or value for high, value, (_, _, r, _) in zip(highs, values, mine, strict=True)],
+            y=ys, mode="text", hoverinfo="skip", text=[f"{_GAP}{numbers.ratio(v)}{_GAP}" for v in values],
+            textposition=["middle right" if v >= 1 else "middle left" for v in values],
+            textfont={"size": 11, "color": colours["mute"]}))
+    style(figure, height=70 + 24 * max(3, len(there)), mode=mode, top=10)
+    steps = _ratio_ticks(low, high)
+    figure.update_xaxes(type="log", range=[log10(low), log10(high)], tickvals=steps, ticktext=[f"{s:g}×" for s in steps],
+                        title_text="B / A: times as fast as B, log scale")
+    figure.update_yaxes(tickvals=list(range(len(there)))[::-1], ticktext=[name for name, *_ in there], showgrid=False,
+                        range=[-0.6, len(there) - 0.4])
+    return figure
+
+
+def samples_over_time(trials: Sequence[Trial], names: Sequence[str], *, mode: str = "light") -> go.Figure | None:
+    """The samples of each trial in the order taken, on a log axis; None where no session holds them."""
+    figure = go.Figure()
+    colours = CATEGORIES["dark" if mode == "dark" else "light"]
+    for i, (one, name) in enumerate(zip(trials, names, strict=True)):
+        values = samples_of(one.kernel_ms) if one.kernel_ms else ()
+        if values:
+            step = ceil(len(values) / _MOST_SAMPLES)
+            figure.add_trace(go.Scatter(
+                x=list(range(1, len(values) + 1, step)), y=list(values[::step]), mode="markers", name=name,
+                marker={"size": 5, "color": colours[i % len(colours)], "symbol": SYMBOLS[i % len(SYMBOLS)], "opacity": 0.75},
+                hovertemplate=f"{name}<br>sample %{{x}}: %{{y:.4g}} ms<extra></extra>"))
+    if not figure.data:
+        return None
+    style(figure, height=300, mode=mode, top=10 + 20 * len(figure.data))
+    lowest, highest = (f(v for trace in figure.data for v in trace.y) for f in (min, max))
+    steps = _ms_ticks(lowest / 1.1, highest * 1.1)
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"})
+    figure.update_xaxes(title_text="sample, in order taken")
+    figure.update_yaxes(type="log", title_text="ms, log scale", range=[log10(lowest / 1.1), log10(highest * 1.1)],
+                        tickvals=steps, ticktext=[numbers.milliseconds(s) for s in steps])
+    return figure
+
+
+def steadiness(trial: Trial) -> str:
+    """ "600 samples, ±0.4 %; the last tenth takes 1.2 % longer than the first; 12 more were dropped because ..." """
+    timing = trial.kernel_ms
+    if timing is None:
+        return "not timed"
+    words = [f"{numbers.count(timing.samples)} samples, {numbers.spread(timing.spread)}"]
+    values = samples_of(timing)
+    tenth = len(values) // 10
+    if tenth >= 3:
+        change = median(values[-tenth:]) / median(values[:tenth]) - 1
+        words.append(f"the last tenth takes {numbers.share(abs(change), decimals=1)} {'longer' if change > 0 else 'less'} "
+                     "than the first")
+    if timing.dropped:
+        words.append(f"{numbers.count(timing.dropped)} more were dropped because the GPU lowered its clocks")
+    if "throttled" in trial.flags:
+        words.append("the GPU lowered its clocks during some samples")
+    return "; ".join(words)
 
 
 def heat_maps(maps: Sequence[HeatMap], rows: Sequence[str], columns: Sequence[str], *, mode: str = "light") -> go.Figure:
@@ -158,23 +254,29 @@ def legend(pairs: Sequence[report.Pair]) -> str:
     return ", ".join(f"{d} {glyph}" for d, glyph in _GLYPHS.items() if d in there)
 
 
-def _points(pairs: Sequence[report.Pair]) -> list[_Point]:
-    """The fastest of ours per layer, clock and direction, among the pairs that have a ratio."""
-    best: dict[tuple[str, str], _Point] = {}
+def _points(pairs: Sequence[report.Pair], *, every: bool = False) -> list[_Point]:
+    """The fastest of ours per layer and direction, among the pairs that have a ratio; `every`: all of them."""
+    best: dict[tuple[str, str, str], _Point] = {}
     for pair in pairs:
         ours, theirs = (report.timing_of(t, pair.clock, pair.direction) for t in (pair.a, pair.b))
-        if pair.ratio is None or ours is None or theirs is None or report.is_baseline(pair.a):
+        if pair.ratio is None or ours is None or theirs is None or report.is_baseline(pair.a) and not every:
             continue
         if pair.clock == "module_ms":  # what the user gets stands in the table; here it would hide the kernels' own
             continue
         workload = pair.a.workload
         label = called(workload).removeprefix("KernelBench ")
         point = _Point(label, workload, pair.direction, pair.a, ours.median_ms, theirs.median_ms, report.floor_ms(pair.a),
-                       pair.ratio.value)
-        held = best.get((label, pair.direction))
-        if held is None or point.ours_ms < held.ours_ms:
-            best[label, pair.direction] = point
+                       pair.ratio.value, pair.b.name)
+        key = (label, pair.direction, pair.a.trial_id if every else "")
+        if key not in best or point.ours_ms < best[key].ours_ms:
+            best[key] = point
     return list(best.values())
+
+
+def _in_suite(point: _Point) -> int:
+    """Where its layer stands in the suites; layers of nobody's come last."""
+    name = point.workload.preset.rpartition("/")[0]
+    return _PLACES.get(name, len(_PLACES))
 
 
 def _roofs(figure: go.Figure, points: Sequence[_Point], ceilings: Ceilings, x0: float, x1: float,
@@ -189,8 +291,8 @@ def _roofs(figure: go.Figure, points: Sequence[_Point], ceilings: Ceilings, x0: 
     corner = min(top / rate, x1)
     figure.add_trace(go.Scatter(x=[x0, corner], y=[rate * x0, rate * corner], mode="lines", hoverinfo="skip",
                                 line={"color": colours["ink"], "width": 1.5}))
-    figure.add_annotation(x=_log(x0), y=_log(rate * x0), text=f"memory {numbers.byte_rate(rate * 1e12)}", showarrow=False,
-                          xanchor="left", yanchor="bottom", xshift=4, yshift=26, font={"size": 11, "color": colours["mute"]})
+    figure.add_annotation(x=0.01, xref="paper", y=0.99, yref="paper", text=f"slope: memory {numbers.byte_rate(rate * 1e12)}",
+                          showarrow=False, xanchor="left", yanchor="top", font={"size": 11, "color": colours["mute"]})
     for name, word, dash in roofs:
         y = ceilings.flops_per_s[name] / 1e12
         if y / rate < x1:
@@ -200,18 +302,28 @@ def _roofs(figure: go.Figure, points: Sequence[_Point], ceilings: Ceilings, x0: 
                                   yanchor="bottom", font={"size": 11, "color": colours["mute"]})
 
 
-def _labels(points: Sequence[_Point], xs: Sequence[float]) -> list[tuple[float, float, str]]:
-    """Labels of the largest ratios, one a layer at its fastest direction, where there is room; the others say it on hover."""
-    best: dict[str, tuple[float, float, str, float]] = {}
-    for p, x in zip(points, xs, strict=True):
-        y = flops(p.workload, p.direction) / p.ours_ms / 1e9
-        if p.label not in best or p.ratio > best[p.label][3]:
-            best[p.label] = (x, y, f"{p.label} {numbers.ratio(p.ratio)}", p.ratio)
-    found: list[tuple[float, float, str]] = []
-    for x, y, text, _ in sorted(best.values(), key=lambda found: -found[3]):
-        if all(abs(_log(x / u)) > _ROOM_X or abs(_log(y / v)) > _ROOM_Y for u, v, _ in found):
-            found.append((x, y, text))
-    return found[:_MOST_LABELS]
+def _best_label(points: Sequence[_Point], xs: Sequence[float]) -> tuple[float, float, str]:
+    """The label of the largest ratio: all others say theirs on hover, so that no two labels meet."""
+    p, x = max(zip(points, xs, strict=True), key=lambda found: found[0].ratio)
+    return x, flops(p.workload, p.direction) / p.ours_ms / 1e9, f"{p.label} {numbers.ratio(p.ratio)}"
+
+
+def _ratio_ticks(low: float, high: float) -> list[float]:
+    """Some ten values between two ratios: powers of two, or steps of a hundredth and more where the two are near."""
+    if high / low < 3:
+        step = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / s <= 8)
+        return [round(step * i, 2) for i in range(ceil(low / step), floor(high / step) + 1)]
+    first, last = ceil(log2(low)), floor(log2(high))
+    return [2.0**e for e in range(first, last + 1) if e % max(1, ceil((last - first) / 9)) == 0]
+
+
+def _ms_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten, or finer where the two are near."""
+    if high / low < 3:
+        step = 10.0 ** floor(log10(high - low)) / 2
+        return [step * i for i in range(ceil(low / step), floor(high / step) + 1)][::2 if (high - low) / step > 10 else 1]
+    steps = [m * 10.0**e for e in range(floor(log10(low)), ceil(log10(high)) + 1) for m in (1, 2, 5)]
+    return [step for step in steps if low <= step <= high]
 
 
 def _log(value: float) -> float:

@@ -23,6 +23,10 @@ LIGHT = {"ink": "#1B2028", "mute": "#5B6472", "line": "#E1E4EA", "grid": "#EEF0F
 DARK = {"ink": "#E3E7ED", "mute": "#9AA4B2", "line": "#2A313B", "grid": "#1E242C", "bg": "#0F1318", "bg2": "#171C23",
         "pytorch": "#717C8B", "hatched": "#434C58", "best": "#6FA3F5", "other": "#2F4A75", "floor": "#E3E7ED",
         "bad": "#FF8A5C", "caution": "#E8B84A"}
+# Of variants or trials, in order, each with a marker of its own: colour is never the only carrier.
+CATEGORIES = {"light": ("#2F6FD0", "#E39A00", "#12917A", "#B0559B", "#57B7E6", "#7A6A4F"),
+              "dark": ("#6FA3F5", "#F0B23E", "#35BFA3", "#D884C4", "#8AD3F7", "#B8A684")}
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
 CONFIG = {"displayModeBar": "hover", "displaylogo": False,
           "modeBarButtonsToRemove": ["lasso2d", "select2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
           "toImageButtonOptions": {"format": "svg", "filename": "kernel-workbench"}}

@@ -192,6 +192,8 @@ def chosen_pairs(trials: Sequence[Trial]) -> list[Pair]:
     for a in trials[1:]:
         for clock, direction in [("module_ms", d) for d in a.module_ms] or [("kernel_ms", a.direction)]:
             pair = _pair(a, trials[0], clock, direction)
+            if pair.ratio and (in_turns := speedup(a, trials[0], clock=clock, direction=direction)):
+                pair = replace(pair, ratio=in_turns, verdict=in_turns.verdict)
             if (a.workload, a.direction) != (trials[0].workload, trials[0].direction):
                 what = "layers" if a.workload != trials[0].workload else "directions"
                 pair = replace(pair, ratio=None, verdict="", note=f"A and B have different {what}: not compared")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...core import numbers
+from ...core.presets import called
 from ...core.trial import Status, Trial
-from ...core.verdict import SLOWER, Verdict
+from ...core.verdict import SAME, SLOWER, UNSURE, Verdict
 from ..running import resume
+from ..sessions.files import name_of
 from . import report
 from .pairing import differences, fastest_right, matched, variant_of
 
@@ -97,6 +102,62 @@ def compare_sessions(before: Iterable[Trial], after: Iterable[Trial]) -> list[Ro
             why="; ".join(filter(None, ("" if ratio else _why_not(left, right), differ))), differ=differ,
             gone=left is not None and left.trial_id in lost))
     return rows
+
+
+_NEEDS_A_LOOK = (SLOWER, UNSURE, "", report.FASTER, SAME, report.EMULATED)
+
+
+def in_order(pairs: Iterable[report.Pair], *, baselines_last: bool = True) -> list[report.Pair]:
+    """What needs a look first; PyTorch's own pairs last, unless they were chosen."""
+    return sorted(pairs, key=lambda p: (baselines_last and report.is_baseline(p.a), _NEEDS_A_LOOK.index(p.verdict),
+                                        -p.ratio.value if p.ratio else 0))
+
+
+def counted(pairs: Sequence[report.Pair]) -> tuple[str, str]:
+    """(the most frequent verdict, "A is faster in 3 of 4, slower in 1, ...") of pairs; at least one."""
+    count = {v: sum(p.verdict == v for p in pairs) for v in _NEEDS_A_LOOK if v}
+    compared = sum(n for v, n in count.items() if v != report.EMULATED)
+    if not compared:
+        return (report.EMULATED if count[report.EMULATED] else "NOTE",
+                f"{len(pairs)} pair{'' if len(pairs) == 1 else 's'} of trials, but no two times can be compared")
+    return (max((report.FASTER, SLOWER, SAME, UNSURE), key=lambda v: count[v]),
+            f"A is faster in {count[report.FASTER]} of {compared}, slower in {count[SLOWER]}, the same in {count[SAME]}, "
+            f"unsure in {count[UNSURE]}")
+
+
+def pair_records(pairs: Iterable[report.Pair]) -> list[dict[str, Any]]:
+    """Pairs as plain values, for a table, CSV, JSON or a report. `ratio` is B / A: above 1, A is faster. Times in ms."""
+    found = []
+    for pair in pairs:
+        ours, theirs = (report.timing_of(t, pair.clock, pair.direction) for t in (pair.a, pair.b))
+        ratio = pair.ratio
+        found.append({
+            "verdict": pair.verdict or None, "layer": called(pair.a.workload), "direction": pair.direction,
+            "ratio": ratio.value if ratio else None, "low": ratio.low if ratio else None, "high": ratio.high if ratio else None,
+            "clock": pair.clock, "a": pair.a.name, "a_precision": pair.a.precision, "a_status": str(pair.a.status),
+            "a_ms": ours.median_ms if ours else None, "a_config": " ".join(f"{k}={v}" for k, v in pair.a.config.items()),
+            "b": pair.b.name, "b_precision": pair.b.precision, "b_status": str(pair.b.status),
+            "b_ms": theirs.median_ms if theirs else None, "b_config": " ".join(f"{k}={v}" for k, v in pair.b.config.items()),
+            "floor_ms": report.floor_ms(pair.a) if pair.clock == "kernel_ms" and not report.is_emulated(pair.a) else None,
+            "note": pair.note, "a_device": pair.a.device.name, "b_device": pair.b.device.name,
+            "a_session": _session(pair.a), "b_session": _session(pair.b), "a_trial": pair.a.trial_id,
+            "b_trial": pair.b.trial_id})
+    return found
+
+
+def csv_text(records: Sequence[dict[str, Any]]) -> str:
+    """Records as CSV with a header; a config is written as NAME=VALUE. "" without records."""
+    out = io.StringIO()
+    if records:
+        writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: " ".join(f"{a}={b}" for a, b in v.items()) if isinstance(v, dict) else v for k, v in r.items()}
+                         for r in records)
+    return out.getvalue()
+
+
+def _session(trial: Trial) -> str:
+    return name_of(Path(trial.kept_in)) if trial.kept_in else ""
 
 
 def regressions(rows: Sequence[Row]) -> list[str]:

@@ -18,7 +18,7 @@ from plotly.subplots import make_subplots
 
 from ...core import numbers
 from . import report
-from .plots import DARK, LIGHT, style
+from .plots import CATEGORIES, DARK, LIGHT, SYMBOLS, style
 from .tune_points import Matter, Point, Tried, label, tunables
 
 TRIALS, TIME = "trials", "time"                    # what runs along the axis of the first figure
@@ -28,9 +28,6 @@ MOST_DRAWN = 1500    # points of the first figure; as SVG so many are there as s
 MOST_LINES = 500     # of parallel coordinates: 10 000 take 14 s in a browser without a GPU
 _MOST_SLICE = 400    # points of one slice
 _BEST_KEPT = 250
-_COLOURS = {"light": ("#2F6FD0", "#E39A00", "#12917A", "#B0559B", "#57B7E6", "#7A6A4F"),
-            "dark": ("#6FA3F5", "#F0B23E", "#35BFA3", "#D884C4", "#8AD3F7", "#B8A684")}
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
 _TIMES = {"light": ("#1F5FBF", "#A9C4EC", "#F1F4F9"), "dark": ("#9CC2FF", "#2F4A75", "#1A212B")}   # fast first
 _OTHER = "others"
 _PALE = {"light": "#D5DAE2", "dark": "#2A313B"}
@@ -41,7 +38,7 @@ def progress(found: Tried, *, x: str = TRIALS, colour: str = VARIANT, chosen: It
     """Each trial as a point, the best so far as a line, PyTorch's best and the floor. What is not right lies on a rail above
     and says why. `colour`: `VARIANT` or the name of a tunable. `chosen`: trial ids that get a ring. The customdata of a point
     is its trial id."""
-    colours, palette = _palette(mode), _COLOURS["dark" if mode == "dark" else "light"]
+    colours, palette = _palette(mode), CATEGORIES["dark" if mode == "dark" else "light"]
     where: Callable[[Point], float] = (lambda p: p.seconds) if x == TIME else (lambda p: p.number)
     shown, end = _drawn(found), max((where(p) for p in found.points), default=1.0) or 1.0
     top = _top(found)
@@ -56,7 +53,7 @@ def progress(found: Tried, *, x: str = TRIALS, colour: str = VARIANT, chosen: It
             x=[where(p) for p in inside], y=[p.ms for p in inside], mode="markers", name=name,
             customdata=[p.trial.trial_id for p in inside], text=[_hover(p) for p in inside],
             hovertemplate="%{text}<extra></extra>",
-            marker={"color": shades[name], "size": 7, "opacity": 0.62, "symbol": _SYMBOLS[place % len(_SYMBOLS)]}))
+            marker={"color": shades[name], "size": 7, "opacity": 0.62, "symbol": SYMBOLS[place % len(SYMBOLS)]}))
     over = [(p, name) for name, points in groups.items() for p in points if (p.ms or 0) > top]
     if over:
         figure.add_trace(go.Scatter(
@@ -111,7 +108,7 @@ def progress_note(found: Tried) -> str:
 
 def steps(found: Sequence[Tried], *, mode: str = "light") -> go.Figure:
     """The best so far of one or several tunes, over trials and over time, on a log axis. Of one also PyTorch and the floor."""
-    palette, colours = _COLOURS["dark" if mode == "dark" else "light"], _palette(mode)
+    palette, colours = CATEGORIES["dark" if mode == "dark" else "light"], _palette(mode)
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
     dashes = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
     ways: tuple[Callable[[Point], float], ...] = (lambda p: p.number, lambda p: p.seconds)
@@ -333,7 +330,7 @@ def _grouped(points: Sequence[Point], colour: str) -> dict[str, list[Point]]:
         return f"no {colour}" if value is None else f"{colour} = {value}"
 
     count = Counter(map(name_of, points))
-    kept = {name for name, _ in count.most_common(len(_SYMBOLS))}
+    kept = {name for name, _ in count.most_common(len(SYMBOLS))}
     if colour == VARIANT:
         order = list(dict.fromkeys(name_of(p) for p in sorted(points, key=lambda p: p.ms or 0)))
     else:

@@ -5,8 +5,6 @@ Shown are the recorded sessions, or the benches of this machine that somebody ch
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,7 +20,7 @@ from ...core.presets import PRESETS
 from ...drive.bench import markdown, text
 from ...drive.bench.cells import Cell, cells_of, groups_of, summary, wanted_of
 from ...drive.bench.execute import under_way
-from ...drive.reporting import compare_plots, report
+from ...drive.reporting import compare_plots, report, tables
 from ...drive.reporting.compare_plots import HeatMap
 from ...drive.sessions.files import EVENTS, stamp
 from ...drive.sessions.session import Session
@@ -207,19 +205,12 @@ def _actions(cell: Cell | None, records: list[dict], group: tuple[str, str, str]
                      help=choose or "This kernel and PyTorch's ways, with samples") and cell and best:
             compare_page.show(cell.session, list(dict.fromkeys([*others, best.trial_id])))
             st.switch_page(pages.page("compare"))
-        st.download_button("CSV", _csv(records), key="bench_csv", file_name=f"{name}.csv", mime="text/csv", on_click="ignore")
+        st.download_button("CSV", tables.csv_text(records), key="bench_csv", file_name=f"{name}.csv", mime="text/csv",
+                           on_click="ignore")
         st.download_button("JSON", json.dumps(records, indent=1), key="bench_json", file_name=f"{name}.json",
                            mime="application/json", on_click="ignore")
         theme.html(f'<span class="foot">To measure this suite here: <span class=mono>'
                    f'{escape(_COMMAND.format(suite=group[0]))}</span></span>')
-
-
-def _csv(records: list[dict]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(records[0]))
-    writer.writeheader()
-    writer.writerows({**r, "config": " ".join(f"{k}={v}" for k, v in r["config"].items())} for r in records)
-    return out.getvalue()
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

@@ -1,23 +1,33 @@
-"""Compare: two sessions side by side, trial against trial of one workload, direction and variant."""
+"""Compare: trials of one session or of several, side by side: with PyTorch, with a second session, or those pinned."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import streamlit as st
 
 from ...core import numbers
 from ...core.layer import LAUNCHES
 from ...core.presets import called
-from ...drive.reporting import compare_plots, report
+from ...core.trial import Trial
+from ...drive.reporting import compare_plots, html_report, report, tables
 from ...drive.sessions import files
-from . import address, results, state, theme
+from . import address, pages, results, state, theme
 
-_FIRST = (report.SLOWER, report.UNSURE, "", report.FASTER, report.SAME, report.EMULATED)
-_AGAINST = _BEST, _DEFAULT, _SESSION, _TRIALS = "best PyTorch", "default PyTorch", "session B", "chosen rows"
-_VERDICTS = tuple(v for v in _FIRST if v)
-_MOST_ROWS = 14  # on the screen at once: the charts begin below them
+if TYPE_CHECKING:
+    import pandas
+
+_AGAINST = _BEST, _DEFAULT, _SESSION, _PINS = "best PyTorch", "default PyTorch", "session B", "pinned trials"
+_VERDICTS = (report.SLOWER, report.UNSURE, report.FASTER, report.SAME, report.EMULATED)
+_MOST_ROWS = 14     # on the screen at once: the charts begin below them
+_MOST_DOTS = 40
+_MOST_SAMPLED = 6   # trials whose samples are drawn together
+_MOST_PINS = 24
+_SHOW_RATIO = "The time of B over that of A: above 1, A is faster"
 _WORDS = ((report.FASTER, "A is faster: the whole 95 % interval of B / A is above 1.01 "
            "(the threshold is higher if the interval is wide)"),
           (report.SLOWER, "A is slower: the whole interval is below 0.99 "
@@ -25,74 +35,149 @@ _WORDS = ((report.FASTER, "A is faster: the whole 95 % interval of B / A is abov
           (report.SAME, "same time: B / A differs from 1 by at most 1 %, and the interval is narrow"),
           (report.UNSURE, "not decided: the interval is too wide; more samples can help"),
           (report.EMULATED, "no verdict, because times of the CPU emulator do not predict a GPU"))
-KEYS = ("compare_a", "compare_b", "compare_against", "compare_pills", "compare_trials")  # the keys of the widgets here
+KEYS = ("compare_a", "compare_b", "compare_against", "compare_pills", "compare_trials", "compare_from", "compare_layers",
+        "compare_base")  # the keys of the widgets here
+
+
+class _Ref(NamedTuple):
+    """A trial by its session's name and its id; `session:id` in the address."""
+
+    session: str
+    trial: str
+
+    def __str__(self) -> str:
+        return ":".join(self)
 
 
 def draw() -> None:
     with st.sidebar:
-        name_a = state.choose_session("Session A", key="compare_a", default=st.session_state.get("session"))
-        names = [n for n in state.session_paths() if n != name_a]
-        chosen = _chosen_trials(name_a)
-        usual = _TRIALS if chosen else _SESSION if address.wants("compare_b") else _BEST
-        there = _AGAINST if chosen else _AGAINST[:3]
-        if lost := address.seed("compare_against", there, usual, name="against"):
-            state.not_known("comparison", lost, f"A is compared with {usual}.")
-        against = st.segmented_control("A against", there, required=True, key="compare_against", width="stretch",
-                                       persist_state="session") or _BEST
-        address.note("against", against, _TRIALS if chosen else _BEST)
-        address.note("trials", ",".join(chosen) if against == _TRIALS else "")
-        name_b = state.choose_session("Session B", key="compare_b", default=names[0] if names else None) \
-            if against == _SESSION else name_a
-        asked = [d for d in address.wants("directions").split(",") if d in LAUNCHES]
-        st.session_state.setdefault("compare_pills", asked or list(LAUNCHES))
-        directions = st.pills("Direction", LAUNCHES, selection_mode="multi", key="compare_pills", persist_state="session")
-        address.note("directions", ",".join(directions or LAUNCHES), ",".join(LAUNCHES))
+        against, (name_a, name_b), pins = _choices()
+        filters = st.container()
         theme.html(theme.heading("Verdicts") + "".join(
             f"<div>{theme.badge(w)}<br><span class=mute>{escape(text)}</span></div>" for w, text in _WORDS))
     paths = state.session_paths()
     if state.dead_link():
         return
-    if not name_a or not name_b:
+    if against == _PINS:
+        pairs, a = report.chosen_pairs(list(pins.values())), "each pinned trial"
+        first = next(iter(pins), None)
+        b = f"{pins[first].name} {pins[first].direction} of {state.session_label(first.session)}" if first else ""
+    elif not name_a or not name_b:
         theme.html(theme.strip("READY", "No session to compare yet", "Run candidates on the Workbench, or reopen a "
                                "saved session."))
         return
-    if against == _SESSION and name_a == name_b:
+    elif against == _SESSION and name_a == name_b:
         theme.html(theme.strip("READY", "A and B are the same session", "Choose another session for A or B. "
                                f"{len(paths)} session{' is' if len(paths) == 1 else 's are'} available."))
         return
-    if against == _SESSION:
-        pairs, b = report.pairs(state.trials_of(paths[name_a]), state.trials_of(paths[name_b])), state.session_label(name_b)
-    elif against == _TRIALS:
-        by_id = {t.trial_id: t for t in state.trials_of(paths[name_a])}
-        pairs = report.chosen_pairs([by_id[i] for i in chosen])
-        b = f"{by_id[chosen[0]].name} {by_id[chosen[0]].direction}, the first of the chosen rows"
+    elif against == _SESSION:
+        pairs = report.pairs(state.trials_of(paths[name_a]), state.trials_of(paths[name_b]))
+        a, b = state.session_label(name_a), state.session_label(name_b)
     else:
         pairs = _against_pytorch(str(paths[name_a]), files.stamp(paths[name_a]), against == _DEFAULT)
-        b = "PyTorch in the same session, " + ("its fastest mode of the same or a stricter precision" if against == _BEST
-                                               else "with default settings")
-    pairs = [p for p in pairs if p.direction in (directions or LAUNCHES)]
-    pairs.sort(key=lambda p: (report.is_baseline(p.a), _FIRST.index(p.verdict), -p.ratio.value if p.ratio else 0))
-    theme.html(_strip([p for p in pairs if not report.is_baseline(p.a)], name_a, b, own=against != _SESSION))
+        a, b = state.session_label(name_a), "PyTorch in the same session, " + (
+            "its fastest mode of the same or a stricter precision" if against == _BEST else "with default settings")
+    with filters:
+        directions, layers = _filters([t for p in pairs for t in (p.a, p.b)] if against != _PINS else
+                                      [t for session in _sources(name_a) for t in state.trials_of(paths.get(session))])
+    pairs = tables.in_order((p for p in pairs if p.direction in directions and called(p.a.workload) in layers),
+                            baselines_last=against != _PINS)
+    counted = pairs if against == _PINS else [p for p in pairs if not report.is_baseline(p.a)]
+    strip = _strip(counted, f"A is {a}; B is {b}.", against)
+    theme.html(theme.strip(*strip[:3], badge_text=strip[3]))
+    if against == _PINS:
+        _picker(name_a, pins, directions, layers)
     if pairs:
-        _table(pairs)
-        _charts(pairs)
+        chosen = _table(pairs, against)
+        _actions(pairs, chosen, against, strip)
+        _charts(pairs, against, chosen, list(pins.values()))
 
 
 def show(session: str, trials: list[str]) -> None:
     """What the page shows when it is opened next: that session, or those trials of it, the first of which is B."""
-    st.session_state["compare_a"], st.session_state["compare_trials"] = session, trials
-    st.session_state["compare_against"] = _TRIALS if trials else _BEST
+    st.session_state["compare_a"] = session
+    st.session_state["compare_trials"] = [str(_Ref(session, trial)) for trial in trials]
+    st.session_state["compare_against"] = _PINS if trials else _BEST
+    for key in ("compare_base", "compare_from"):
+        st.session_state.pop(key, None)
 
 
-def _chosen_trials(session: str) -> list[str]:
-    """The ids of rows that were chosen for comparison, where the session has two of them or more."""
-    asked = st.session_state.setdefault("compare_trials", [i for i in address.wants("trials").split(",") if i])
-    there = {t.trial_id for t in state.trials_of(state.session_paths().get(session))} if asked else set()
-    found = [i for i in asked if i in there]
-    for gone in asked if address.wants("trials") else ():
-        if gone not in there:
-            state.not_known("trial", gone, "The other rows are compared.")
-    return found if found[1:] else []
+def _choices() -> tuple[str, tuple[str, str], dict[_Ref, Trial]]:
+    """What A is compared with, the two sessions, and the pinned trials, that which the others are compared with first."""
+    asked = [i for i in address.wants("trials").split(",") if i]
+    usual = _PINS if asked or st.session_state.get("compare_trials") else _SESSION if address.wants("compare_b") else _BEST
+    if lost := address.seed("compare_against", _AGAINST, usual, name="against"):
+        state.not_known("comparison", lost, f"A is compared with {usual}.")
+    against = st.segmented_control("Compare with", _AGAINST, required=True, key="compare_against", width="stretch",
+                                   persist_state="session") or _BEST
+    address.note("against", against, _BEST)
+    name_a = state.choose_session("Trials from" if against == _PINS else "Session A", key="compare_a",
+                                  default=st.session_state.get("session"))
+    names = [n for n in state.session_paths() if n != name_a]
+    pins = _pins(name_a, asked)
+    address.note("trials", ",".join(map(str, pins)) if against == _PINS else "")
+    if against != _PINS:
+        return against, (name_a, state.choose_session("Session B", key="compare_b", default=names[0] if names else None)
+                         if against == _SESSION else name_a), pins
+    linked = address.wants_all("from")
+    st.session_state["compare_from"] = [n for n in st.session_state.get("compare_from", linked) if n in names]
+    more = st.multiselect("and from", names, key="compare_from", persist_state="session", placeholder="no other session",
+                          format_func=state.session_label)
+    address.note("from", more)
+    if pins:
+        options = list(map(str, pins))
+        address.seed("compare_base", options, options[0], name="base")
+        base = st.selectbox("Compare with the trial", options, key="compare_base", persist_state="session",
+                            format_func={str(r): _called(t, r.session) for r, t in pins.items()}.get)
+        address.note("base", base, options[0])
+        pins = dict(sorted(pins.items(), key=lambda pin: str(pin[0]) != base))
+        if st.button("Unpin all", key="compare_unpin", width="stretch"):
+            st.session_state["compare_trials"] = []
+            st.rerun()
+    return against, (name_a, name_a), pins
+
+
+def _sources(name_a: str) -> list[str]:
+    """The sessions whose trials can be pinned."""
+    return [name_a, *st.session_state.get("compare_from", [])] if name_a else []
+
+
+def _pins(session: str, asked: Sequence[str]) -> dict[_Ref, Trial]:
+    """The pinned trials that are here. A link to one that is not says so."""
+    kept = st.session_state.setdefault("compare_trials", list(asked))
+    paths = state.session_paths()
+    found: dict[_Ref, Trial] = {}
+    by_id: dict[str, dict[str, Trial]] = {}
+    for word in kept:
+        name, _, trial = word.rpartition(":")
+        ref = _Ref(name or session, trial)
+        if ref.session not in by_id:
+            by_id[ref.session] = {t.trial_id: t for t in state.trials_of(paths.get(ref.session))}
+        if trial in by_id[ref.session]:
+            found[ref] = by_id[ref.session][trial]
+        elif asked:
+            state.not_known("trial", word, "The other trials are compared.")
+    st.session_state["compare_trials"] = list(map(str, found))
+    return found
+
+
+def _called(trial: Trial, session: str) -> str:
+    config = " ".join(f"{k}={v}" for k, v in trial.config.items())
+    return f"{_who(trial)} {trial.direction}, {called(trial.workload)} · {state.session_label(session)} {config}"
+
+
+def _filters(trials: Sequence[Trial]) -> tuple[list[str], set[str]]:
+    """The directions and the layers that are shown."""
+    asked = [d for d in address.wants("directions").split(",") if d in LAUNCHES]
+    st.session_state.setdefault("compare_pills", asked or list(LAUNCHES))
+    directions = st.pills("Direction", LAUNCHES, selection_mode="multi", key="compare_pills", persist_state="session")
+    address.note("directions", ",".join(directions or LAUNCHES), ",".join(LAUNCHES))
+    names = list(dict.fromkeys(called(t.workload) for t in trials))
+    linked = address.wants_all("layer")
+    st.session_state["compare_layers"] = [n for n in st.session_state.get("compare_layers", linked) if n in names]
+    layers = st.multiselect("Layers", names, key="compare_layers", persist_state="session", placeholder="all layers")
+    address.note("layer", layers)
+    return directions or list(LAUNCHES), set(layers or names)
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
@@ -101,81 +186,190 @@ def _against_pytorch(path: str, stamp: tuple[int, int], default: bool) -> list[r
     return report.against_pytorch(state.trials_of(Path(path)), default=default)
 
 
-def _charts(pairs: list[report.Pair]) -> None:
-    mode = theme.mode()
-    roof, layers = compare_plots.roofline(pairs, mode=mode), compare_plots.speedups(pairs, mode=mode)
-    if layers is None:
-        return
-    marks = compare_plots.legend(pairs)
+def _picker(name_a: str, pins: dict[_Ref, Trial], directions: Sequence[str], layers: set[str]) -> None:
+    """Every trial of the chosen sessions, to be pinned."""
+    paths = state.session_paths()
+    with st.expander("Pin trials", expanded=len(pins) < 2):
+        sources = [n for n in _sources(name_a) if n in paths]
+        known_by = tuple((str(paths[n]), files.stamp(paths[n])) for n in sources)
+        table = _all_trials(known_by, tuple(sources))
+        table = table[table["direction"].isin(directions) & table["layer"].isin(layers)]
+        column = st.column_config
+        event = st.dataframe(
+            table, hide_index=True, row_height=29, height=min(11, 1 + len(table)) * 29 + 9, key="compare_picker",
+            on_select="rerun", selection_mode="multi-row", placeholder="–", alt="All trials, one row each",
+            column_config={
+                "session": column.TextColumn(width=140), "status": results.chips("status", _statuses(), 124),
+                "layer": column.TextColumn(width=150), "direction": column.TextColumn(width=84),
+                "name": column.TextColumn(width=180), "precision": column.TextColumn(width=62),
+                "median, ms": column.NumberColumn(width=76, format="%.4g", help="Median in ms; ModelNew: module_ms"),
+                "vs PyTorch": column.NumberColumn(width=74, format="%.3g×", help="Time of the best PyTorch over this time"),
+                "of limit": column.NumberColumn(width=64, format="%d %%", help="Floor over this time"),
+                "config": column.TextColumn(width=260), "ref": None})
+        rows = [r for r in (event["selection"]["rows"] if event else []) if r < len(table)]
+        refs = list(dict.fromkeys(table["ref"].iloc[r] for r in rows))
+        new = [r for r in refs if r not in map(str, pins)]
+        with st.container(horizontal=True, vertical_alignment="center"):
+            if st.button(f"Pin {len(new)}" if new[1:] else "Pin", key="compare_pin", disabled=not new, type="primary"):
+                st.session_state["compare_trials"] = [*map(str, pins), *new][:_MOST_PINS]
+                st.rerun()
+            old = [r for r in refs if r in map(str, pins)]
+            if old and st.button(f"Unpin {len(old)}" if old[1:] else "Unpin", key="compare_unpin_rows"):
+                st.session_state["compare_trials"] = [str(r) for r in pins if str(r) not in old]
+                st.rerun()
+            theme.html(f'<span class="foot">{len(pins)} pinned, {_MOST_PINS} at most. Select rows, of any session; a click on '
+                       "a head sorts, the loupe searches.</span>")
+
+
+def _statuses() -> list[str]:
+    from ...core.trial import Status
+    return [str(s) for s in Status]
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)  # 10 000 trials take a second
+def _all_trials(known_by: tuple, names: tuple[str, ...]) -> pandas.DataFrame:
+    import pandas as pd
+    parts = []
+    for (path, _), name in zip(known_by, names, strict=True):
+        trials = state.trials_of(Path(path))
+        layers = {t.trial_id: called(t.workload) for t in trials}
+        frame = report.frame(trials)
+        parts.append(pd.DataFrame({
+            "session": state.session_label(name), "status": [[theme.chip(s)] for s in frame["status"]],
+            "layer": frame["trial_id"].map(layers), "direction": frame["direction"], "name": frame["variant"],
+            "precision": frame["precision"], "median, ms": pd.to_numeric(frame["median_ms"]),
+            "vs PyTorch": pd.to_numeric(frame["speedup"]), "of limit": pd.to_numeric(frame["of_limit"]),
+            "config": frame["config"], "ref": [str(_Ref(name, i)) for i in frame["trial_id"]]}))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["layer", "direction", "ref"])
+
+
+def _charts(pairs: list[report.Pair], against: str, chosen: list[report.Pair], pins: list[Trial]) -> None:
+    mode, every = theme.mode(), against == _PINS
     grid = st.grid(2, min_column_width=470, gap="medium")
-    if roof is not None:
+    shown = [p for p in pairs if p.ratio][:_MOST_DOTS]
+    figure = compare_plots.dots(shown, [html_report.row_name(p) for p in shown], mode=mode)
+    if figure is not None:
+        some = f", the first {_MOST_DOTS} rows of the table" if sum(p.ratio is not None for p in pairs) > _MOST_DOTS else ""
         with grid.container():
+            theme.html(theme.heading(f"B / A with its 95 % interval{some}"))
+            theme.chart(figure, key="compare_dots", alt=f"B over A of {len(shown)} pairs with intervals")
+    roof = compare_plots.roofline(pairs, every=every, mode=mode)
+    marks = compare_plots.legend(pairs)
+    with grid.container():
+        if roof is not None:
             theme.html(theme.heading(f"Roofline: {marks}; grey is B, blue is A"))
             theme.chart(roof, key="compare_roofline", alt="TFLOP per second against FLOP per byte of each pair")
-    with grid.container():
-        theme.html(theme.heading(f"Speed-up per layer, kernel_ms: {marks}; bar: distance to the physical limit"))
-        theme.chart(layers, key="compare_speedups", alt=_said(pairs))
+        layers = compare_plots.speedups(pairs, mode=mode)
+        if layers is not None and len({p.a.workload.key for p in pairs}) > 1:
+            theme.html(theme.heading(f"Speed-up per layer, kernel_ms: {marks}; bar: distance to the physical limit"))
+            theme.chart(layers, key="compare_speedups", alt=_said(pairs))
+    _samples(list({t.trial_id: t for p in chosen for t in (p.b, p.a)}.values()) or (pins if every else []))
+
+
+def _samples(trials: Sequence[Trial]) -> None:
+    """The samples of some trials in the order taken, and what happened to the clocks meanwhile."""
+    if not trials:
+        theme.html('<span class="foot">Select rows of the table to see their samples in the order taken.</span>')
+        return
+    some = trials[:_MOST_SAMPLED]
+    names = [html_report.trial_name(t) for t in some]
+    names = [n if names.count(n) == 1 else f"{n} {t.direction} {t.trial_id[:4]}" for n, t in zip(names, some, strict=True)]
+    figure = compare_plots.samples_over_time(some, names, mode=theme.mode())
+    more = f" of the first {_MOST_SAMPLED} trials" if len(trials) > _MOST_SAMPLED else ""
+    theme.html(theme.heading(f"Samples in the order taken{more}"))
+    if figure is not None:
+        theme.chart(figure, key="compare_samples", alt=f"Timing samples of {', '.join(names)}")
+    theme.html("".join(f"<div class=foot><b>{escape(n)}</b>: {escape(compare_plots.steadiness(t))}"
+                       f"{'' if files.samples_of(t.kernel_ms) else '; its samples are not in the session'}</div>"
+                       for n, t in zip(names, some, strict=True) if t.kernel_ms))
 
 
 def _said(pairs: list[report.Pair]) -> str:
     """The chart in a sentence."""
-    best = max((p for p in pairs if p.ratio and not report.is_baseline(p.a)), key=lambda p: p.ratio.value)
+    best = max((p for p in pairs if p.ratio), key=lambda p: p.ratio.value if p.ratio else 0.0)
     return (f"Speed-up per layer; the largest is {called(best.a.workload)} {best.direction} with "
-            f"{numbers.ratio(best.ratio.value)}")
+            f"{numbers.ratio(best.ratio.value if best.ratio else None)}")
 
 
-def _strip(pairs: list[report.Pair], a: str, b: str, *, own: bool) -> str:
-    if not pairs and own:
-        return theme.strip("READY", "This session has nothing to compare with PyTorch", "A comparison needs a right "
-                           "candidate with a time, and PyTorch's time for the same layer, direction and device.")
+def _strip(pairs: list[report.Pair], sides: str, against: str) -> tuple[str, str, str, str | None]:
+    """Badge, sentence, evidence, and what stands in the badge."""
+    if not pairs and against == _PINS:
+        return ("READY", "Pin two trials or more", "Choose them in the table below. They may be of several sessions. Each is "
+                "compared with the first.", None)
+    if not pairs and against != _SESSION:
+        return ("READY", "This session has nothing to compare with PyTorch", "A comparison needs a right "
+                "candidate with a time, and PyTorch's time for the same layer, direction and device.", None)
     if not pairs:
-        return theme.strip("READY", "These two sessions have no trial in common",
-                           "Trials are matched by workload, direction, variant and precision. Trials with the same "
-                           "config are matched first.")
-    count = {v: sum(p.verdict == v for p in pairs) for v in _FIRST if v}
-    compared = sum(n for v, n in count.items() if v != report.EMULATED)
-    evidence = f"A is {state.session_label(a)}; B is {b}. If B / A is above 1, A is faster."
-    if not compared:
-        word = report.EMULATED if count[report.EMULATED] else "NOTE"
-        common = f"{len(pairs)} trial{'' if len(pairs) == 1 else 's'} in common"
-        return theme.strip(word, f"{common}, but no two times can be compared", evidence)
-    word = max((report.FASTER, report.SLOWER, report.SAME, report.UNSURE), key=lambda v: count[v])
-    return theme.strip(word, f"A is faster in {count[report.FASTER]} of {compared}, "
-                       f"slower in {count[report.SLOWER]}, the same in {count[report.SAME]}, unsure in {count[report.UNSURE]}",
-                       evidence, badge_text=f"{word} {count[word]}")
+        return ("READY", "These two sessions have no trial in common",
+                "Trials are matched by workload, direction, variant and precision. Trials with the same "
+                "config are matched first.", None)
+    word, sentence = tables.counted(pairs)
+    same = sum(p.verdict == word for p in pairs)
+    return (word, sentence, f"{sides} If B / A is above 1, A is faster.",
+            None if word in ("NOTE", report.EMULATED) else f"{word} {same}")
 
 
-def _table(pairs: list[report.Pair]) -> None:
-    """One row a pair; a click on a head sorts, the loupe searches. What needs a look stands first."""
+def _table(pairs: list[report.Pair], against: str) -> list[report.Pair]:
+    """One row a pair; a click on a head sorts, the loupe searches. What needs a look stands first. Returns the selected."""
     import pandas as pd  # half a second, which the page's first look need not wait for
     rows = []
-    for pair in pairs:
-        timings = [report.timing_of(t, pair.clock, pair.direction) for t in (pair.a, pair.b)]
-        ours, theirs = (None if t is None else t.median_ms for t in timings)
-        ratio = pair.ratio
+    for pair, r in zip(pairs, tables.pair_records(pairs), strict=True):
+        share = r["floor_ms"] / r["a_ms"] if r["floor_ms"] and r["a_ms"] else None
         rows.append({
-            "verdict": [theme.chip(pair.verdict)] if pair.verdict else [], "layer": called(pair.a.workload),
-            "direction": pair.direction, "B / A": ratio.value if ratio else None, "A": _who(pair.a), "A, ms": ours,
-            "B": _who(pair.b), "B, ms": theirs,
-            "95 % interval": numbers.interval(ratio.low, ratio.high, ratio.value) if ratio else None,
+            "verdict": [theme.chip(pair.verdict)] if pair.verdict else [], "layer": r["layer"],
+            "direction": r["direction"], "B / A": r["ratio"], "A": _who(pair.a), "A, ms": r["a_ms"],
+            "B": _who(pair.b), "B, ms": r["b_ms"],
+            "95 % interval": numbers.interval(r["low"], r["high"], r["ratio"]) if pair.ratio else None,
+            "of floor": 100 * share if share else None,
             "note": " ".join(filter(None, ("module_ms" if pair.clock == "module_ms" else "", pair.note))),
-            "config of A": " ".join(f"{k}={v}" for k, v in pair.a.config.items()) if pair.a.kind == "candidate" else ""})
+            "session of A": state.session_label(r["a_session"]) if against == _PINS else None,
+            "config of A": r["a_config"] if pair.a.kind == "candidate" else ""})
     column = st.column_config
     milliseconds = {side: column.NumberColumn(width=68, format="%.4g", help=f"Median of {side[0]} in ms; kernel_ms: only the "
                                               "kernels, with allocated outputs") for side in ("A, ms", "B, ms")}
-    st.dataframe(
+    event = st.dataframe(
         pd.DataFrame(rows), hide_index=True, row_height=29, height=min(_MOST_ROWS * 29 + 38, 38 + 29 * len(rows)),
-        key="compare_table", placeholder="–", alt="Pairs of times, one row each, the verdict first",
+        key="compare_table", placeholder="–", alt="Pairs of times, one row each, the verdict first", on_select="rerun",
+        selection_mode="multi-row",
         column_config={
             "verdict": results.chips("verdict", _VERDICTS, 94), "layer": column.TextColumn(width=150),
             "direction": column.TextColumn(width=84),
-            "B / A": column.NumberColumn(width=64, format="%.3g×", help="The time of B over that of A: above 1, A is faster"),
+            "B / A": column.NumberColumn(width=64, format="%.3g×", help=_SHOW_RATIO),
             "A": column.TextColumn(width=168), "B": column.TextColumn(width=168), **milliseconds,
             "95 % interval": column.TextColumn(width=96, help="The 95 % bootstrap interval of B / A"),
+            "of floor": column.NumberColumn(width=64, format="%d %%", help="Floor (shortest time that the GPU allows) divided "
+                                            "by the time of A"),
+            "session of A": column.TextColumn(width=140) if against == _PINS else None,
             "note": column.TextColumn(width=230), "config of A": column.TextColumn(width=260)})
+    return [pairs[r] for r in (event["selection"]["rows"] if event else []) if r < len(pairs)]
 
 
-def _who(trial: report.Trial) -> str:
+def _actions(pairs: list[report.Pair], chosen: list[report.Pair], against: str,
+             strip: tuple[str, str, str, str | None]) -> None:
+    """What can be done with the rows: look at one, pin some, take all away as a file."""
+    records = tables.pair_records(pairs)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if st.button("Inspect A", key="compare_inspect", disabled=not chosen or report.is_baseline(chosen[0].a),
+                     help="Select a row of a candidate in the table"):
+            session = tables.pair_records(chosen[:1])[0]["a_session"]
+            st.session_state["inspect_session"], st.session_state["inspect_trial"] = session, chosen[0].a.trial_id
+            st.switch_page(pages.page("inspect"))
+        if against != _PINS and st.button("Pin", key="compare_pin_rows", disabled=not chosen,
+                                          help="Pins A and B of the selected rows; they can be compared with trials of any "
+                                               "session"):
+            refs = [str(_Ref(r[f"{side}_session"], r[f"{side}_trial"])) for r in tables.pair_records(chosen) for side in "ba"]
+            st.session_state["compare_trials"] = list(dict.fromkeys([*st.session_state["compare_trials"], *refs]))[:_MOST_PINS]
+            st.toast(f"{len(st.session_state['compare_trials'])} trials are pinned. “pinned trials” on the left compares them.")
+        st.download_button("CSV", tables.csv_text(records), key="compare_csv", file_name="compare.csv", mime="text/csv",
+                           on_click="ignore")
+        st.download_button("JSON", json.dumps(records, indent=1), key="compare_json", file_name="compare.json",
+                           mime="application/json", on_click="ignore")
+        st.download_button("HTML report", lambda: html_report.of_pairs(pairs, "Comparison", strip[:3], every=against == _PINS),
+                           key="compare_html", file_name="compare.html", mime="text/html", on_click="ignore",
+                           help="One file with table and figures, to be mailed: it needs no network")
+
+
+def _who(trial: Trial) -> str:
     """Name and precision; the status where it is not right, and a star where it was emulated."""
     return " ".join(filter(None, (trial.name, trial.precision, "" if trial.ok else theme.chip(str(trial.status)),
                                   "*" if report.is_emulated(trial) else "")))

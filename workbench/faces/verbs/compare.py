@@ -17,10 +17,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from ...core.typed import keys_of
-from ...drive.reporting import tables
-from ..arguments import session_from
+from ...drive.reporting import report, tables
+from ..arguments import check_folder, session_from, write_whole
 from ..exit_codes import NOTHING_RAN, RIGHT, WRONG
 
 
@@ -28,10 +29,22 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", help="session A (before)")
     parser.add_argument("b", help="session B (after)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write one HTML file with table and figures, which "
+                        "needs no network. It says B / A as the page does: above 1, A is faster")
 
 
 def run(args: argparse.Namespace) -> int:
-    rows = tables.compare_sessions(session_from(args.a).trials(), session_from(args.b).trials())
+    check_folder(args.html)
+    a, b = (session_from(name) for name in (args.a, args.b))
+    before, after = a.trials(), b.trials()
+    rows = tables.compare_sessions(before, after)
+    if args.html:
+        found = tables.regressions(rows)
+        strip = ("SLOWER" if found else "NOTE", f"{len(found)} regressions in B" if found else "No regression in B",
+                 f"A is {a.name}; B is {b.name}. If B / A is above 1, A is faster. {' '.join(found[:5])}")
+        from ...drive.reporting import html_report  # plotly takes half a second
+        pairs = tables.in_order(report.pairs(before, after))
+        write_whole(args.html, html_report.of_pairs(pairs, f"{a.name} and {b.name}", strip))
     if args.json:
         print(json.dumps([keys_of(row) for row in rows], indent=1))
     else:

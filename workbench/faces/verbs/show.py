@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from ...core import sass
 from ...core.errors import BadRequest
@@ -16,7 +17,7 @@ from ...drive.running.resume import not_run
 from ...drive.running.runner import Runner
 from ...drive.sessions.recorded import machine_code_of, most_shared_bytes, occupancy_of
 from ...drive.sessions.session import Session, list_sessions, sessions_root
-from ..arguments import session_from
+from ..arguments import check_folder, session_from, write_whole
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -29,10 +30,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--asm-against", metavar="ID",
                         help="with --trial: print how its machine code differs from that of ID, loop by loop")
     parser.add_argument("--ptx", action="store_true", help="with --trial: print its PTX. Needs nvcc, but no GPU")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML file with tables and figures, which needs no "
+                        "network and no other file")
     parser.add_argument("--json", action="store_true", help="print the trials (or the sessions) as JSON lines")
 
 
 def run(args: argparse.Namespace) -> int:
+    check_folder(args.html)
+    if args.html and (args.trial or not args.session):
+        raise BadRequest("--html needs a session, without --trial: show NAME --html FILE.", field="html")
     if not args.session:
         if args.trial:
             raise BadRequest("--trial needs the name of its session: show NAME --trial ID.", field="session")
@@ -51,7 +57,11 @@ def run(args: argparse.Namespace) -> int:
         return _machine_code(session, trials, args)
     if args.trial:
         return _one(session, trials, args)
-    if args.json:
+    if args.html:
+        from ...drive.reporting import html_report  # plotly takes half a second
+        write_whole(args.html, html_report.of_session(trials, session.name))
+        print(f"{args.html} is written.")
+    elif args.json:
         for trial in trials:
             print(json.dumps(trial.to_json()))
     else:
