@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) packed_gather(const PackedArgum
 }
 
 template <class P>
-long long packed_workspace(const Sizes& sizes) {
+long long packed_gather_workspace(const Sizes& sizes) {
   PackedArguments<typename P::Scalar> all = {};
   if (sizes.batch == 0 || !packed_sizes<P>(sizes, 1, all)) return 0;
   return P::PACKED_BYTES + packed_bytes<PackedSourceOf<P>>(all.grid) + 4LL * (all.gather.items - all.gather.unsplit) * P::TILE * P::N;
@@ -238,7 +238,7 @@ cudaError_t packed_launch(const Sizes& sizes, const typename P::Scalar* source, 
 // The columns of a product are channels and residues along W.
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes sizes) {
-  return packed_workspace<PackedGatherPlan<Layer, Tune, true>>(sizes);
+  return packed_gather_workspace<PackedGatherPlan<Layer, Tune, true>>(sizes);
 }
 
 template <class Layer, class Tune>
@@ -251,7 +251,7 @@ cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, con
 // The columns of a product are channels; phases along W are planes of the staged window.
 template <class Layer, class Tune>
 long long grad_input_workspace(Layer, Sizes sizes) {
-  return packed_workspace<PackedGatherPlan<Layer, Tune, false>>(sizes);
+  return packed_gather_workspace<PackedGatherPlan<Layer, Tune, false>>(sizes);
 }
 
 template <class Layer, class Tune>
