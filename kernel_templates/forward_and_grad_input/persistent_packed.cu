@@ -11,11 +11,13 @@ needs     = ["layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "b
 min_sm    = 90
 arch      = "sm_90a"
 kernel    = "packed_gather"
+channels_last = "LAST"
 
 [tune]
 ROWS      = {values = [0, 64, 128], default = 0, help = "positions of a warpgroup (0: automatic)"}
 COLUMNS   = {values = [0, 32, 64, 96, 128, 192, 256], default = 0, help = "channels times residues of a tile, at most (0: automatic)"}
 UNITS     = {values = [0, 2, 4, 8], default = 0, help = "units of 16 bytes of K in a stage (0: automatic)"}
+LAST      = {values = [0, 1], default = 0, help = "1: activations are channels_last"}
 
 [derived]
 forward     = "direction == 'forward'"
@@ -56,8 +58,7 @@ packed      = ">= Plan::PACKED_BYTES / 16"
 [grad_input.plan]
 Plan        = "PackedGatherPlan<Layer, Tune, false>"
 */
-#include "families/persistent_packed/packed_plan.cuh"
-#include "families/persistent_wgmma/gather_store.cuh"
+#include "families/persistent_packed/last_store.cuh"
 #include "hardware/guarded_load.cuh"
 #include "hardware/mbarrier_await.cuh"
 #include "hardware/wgmma_more_shapes.cuh"
@@ -161,8 +162,13 @@ __device__ __forceinline__ void packed_multiply(const GatherArguments<typename P
         });
       } else {
         GatherTarget targets[2];
-        gather_targets<P>(a, item, threadIdx.x, BLOCK, targets);
-        gather_store<P, P::CT / 8>(a, item, targets, item.channel, room, value);
+        if constexpr (P::LAST) {
+          last_targets<P>(a, item, threadIdx.x, BLOCK, targets);
+          last_store<P, P::CT / 8>(a, item, targets, item.channel, value);
+        } else {
+          gather_targets<P>(a, item, threadIdx.x, BLOCK, targets);
+          gather_store<P, P::CT / 8>(a, item, targets, item.channel, room, value);
+        }
       }
     });
   }
@@ -213,8 +219,13 @@ cudaError_t packed_launch(const Sizes& sizes, const typename P::Scalar* source, 
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   if (!packed_sizes<P>(sizes, processors, all)) return cudaErrorInvalidValue;
-  constexpr int WIDE = P::FORWARD && P::S % 8 == 0 && sizeof(Scalar) == 2 ? 8 : 4;  // neighbours that are stored together
-  a.wide_stores = a.result_w % WIDE == 0 && size_t(result) % 16 == 0;
+  if constexpr (P::LAST) {
+    constexpr int WIDE = sizeof(Scalar) == 2 ? 8 : 2;  // neighbours that are stored together
+    a.wide_stores = P::M % WIDE == 0 && size_t(result) % (WIDE * sizeof(Scalar)) == 0;
+  } else {
+    constexpr int WIDE = P::FORWARD && P::S % 8 == 0 && sizeof(Scalar) == 2 ? 8 : 4;
+    a.wide_stores = a.result_w % WIDE == 0 && size_t(result) % 16 == 0;
+  }
   all.packed = packed + P::PACKED_BYTES;
   a.partial = reinterpret_cast<float4*>(all.packed + packed_bytes<PackedSourceOf<P>>(all.grid));
 
@@ -231,7 +242,11 @@ cudaError_t packed_launch(const Sizes& sizes, const typename P::Scalar* source, 
   error = launch_early(kernel, dim3(unsigned(a.items < processors ? a.items : processors)), P::THREADS, P::SMEM_BYTES, stream, all);
   if (error != cudaSuccess || a.items == a.unsplit) return error;
   const long long pieces = 1LL * (a.items - a.unsplit) / a.splits.divisor * P::BLOCKS * (P::CT / 8);
-  return launch_early(add_gather_parts<P>, flat_grid(pieces), P::CONSUMERS, 0, stream, a);
+  const auto add = [] {
+    if constexpr (P::LAST) return add_last_parts<P>;
+    else return add_gather_parts<P>;
+  }();
+  return launch_early(add, flat_grid(pieces), P::CONSUMERS, 0, stream, a);
 }
 
 #ifdef KW_FORWARD

@@ -11,12 +11,14 @@ needs     = ["layer.groups == 1", "8 * layer.kernel_w <= COLUMNS", "sums <= 160"
 min_sm    = 90
 arch      = "sm_90a"
 kernel    = "packed_split"
+channels_last = "LAST"
 
 [tune]
 COLUMNS   = {values = [128, 192, 256], default = 256, help = "columns (taps x channels) of a warpgroup, at most"}
 CONSUMERS = {values = [2, 3], default = 2, help = "warpgroups that multiply, at most"}
 POSITIONS = {values = [32, 64, 128], default = 128, help = "positions of a stage"}
 GRID      = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
+LAST      = {values = [0, 1], default = 0, help = "1: activations are channels_last"}
 
 [derived]
 far = "(layer.kernel_w - 1) * layer.dilation_w"
@@ -47,6 +49,7 @@ far = "Plan::FAR"
 smem_bytes = "Plan::SHARED_BYTES"
 wide_n = "Plan::WIDE > 0 ? Plan::WIDE_N : Plan::NARROW_N"
 */
+#include "families/persistent_packed/last_bias.cuh"
 #include "families/persistent_packed/packed_split.cuh"
 #include "families/persistent_wgmma/split_products.cuh"
 #include "families/persistent_wgmma/split_reduce.cuh"
@@ -163,7 +166,7 @@ __device__ __forceinline__ void packed_split_copies(const PackedSplitWork<Packed
       const int copy = turn * 32 + lane;
       if (copy < Plan::X_UNITS) {
         const int unit = tile % Plan::M_TILES * Plan::X_UNITS + copy;
-        from[turn] = x + 16 * (1LL * (unit < PackedX<Layer>::UNITS ? unit : PackedX<Layer>::UNITS - 1) * grid.places);
+        from[turn] = x + 16 * (1LL * (unit < PackedX<Layer, Tune>::UNITS ? unit : PackedX<Layer, Tune>::UNITS - 1) * grid.places);
       } else {
         const int row = copy - Plan::X_UNITS, oct_of_all = tile / Plan::M_TILES * Plan::OCTS + row / Plan::STRIDE;
         const int oct = oct_of_all < Plan::ALL_OCTS ? oct_of_all : Plan::ALL_OCTS - 1, tap_row = oct / Plan::CO8;
@@ -222,8 +225,13 @@ long long grad_weight_workspace(Layer layer, Sizes sizes) {
   using Plan = PackedSplitPlan<Layer, Tune>;
   const PackedSplitWork<Plan, Tune> work(sizes);
   const long long own =
-      work.serves ? packed_bytes<PackedX<Layer>>(work.grid) + packed_bytes<PackedGy<Layer>>(work.grid) + work.slots() : 0;
-  return or_grad_bias(own, layer, sizes);
+      work.serves ? packed_bytes<PackedX<Layer, Tune>>(work.grid) + packed_bytes<PackedGy<Layer, Tune>>(work.grid) + work.slots() : 0;
+  if constexpr (Tune::LAST != 0) {
+    const long long bias = last_bias_workspace(layer, sizes);
+    return own > bias ? own : bias;
+  } else {
+    return or_grad_bias(own, layer, sizes);
+  }
 }
 
 template <class Layer, class Tune>
@@ -231,8 +239,8 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
                         const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
                         typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
   using Plan = PackedSplitPlan<Layer, Tune>;
-  using X = PackedX<Layer>;
-  using Gy = PackedGy<Layer>;
+  using X = PackedX<Layer, Tune>;
+  using Gy = PackedGy<Layer, Tune>;
   using ReduceTune = PackedSplitTune<Tune>;
   using Reduce = GradSplitReduce<GradSplitPlan<Layer, ReduceTune>, ReduceTune>;
   const PackedSplitWork<Plan, Tune> work(sizes);
@@ -260,5 +268,6 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
                          work.shares, grad_weight_out, weight_blocks, none, no_bias);
   }
   if (error != cudaSuccess) return error;
-  return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+  if constexpr (Tune::LAST != 0) return last_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+  else return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
 }

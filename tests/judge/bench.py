@@ -62,7 +62,8 @@ def build_batch(candidates: Sequence[Candidate], folder: Path) -> Built:
 def order(built: Built, candidate: Candidate, workload: Workload, scratch: Path, **more: Any) -> JudgeOrder:
     """Without times, where nothing else is asked for."""
     return JudgeOrder(built.library, built.symbols[candidate], candidate.direction, workload, "cpu", candidate.precision,
-                      **{"effort": "quick", "time": False, "scratch": scratch, **more})
+                      **{"effort": "quick", "time": False, "scratch": scratch,
+                         "channels_last": candidate.takes_channels_last, **more})
 
 
 def judge_apart(request: JudgeOrder, *, limit_s: float = 400.0) -> Apart | Ended:

@@ -30,6 +30,7 @@ ARGUMENTS = {FORWARD: ("input", "weight", "bias", "output"), GRAD_INPUT: ("grad_
              GRAD_WEIGHT: ("input", "grad_output", "grad_weight", "grad_bias"),
              "backward": ("input", "weight", "grad_output", "grad_input", "grad_weight", "grad_bias")}
 _RESULTS = ("output", "grad_input", "grad_weight", "grad_bias")
+_ACTIVATIONS = ("input", "grad_output", "output", "grad_input")
 _POISON = 0xFF   # all bytes one: a NaN in each of the four dtypes, and not the NaN that arithmetic makes
 # Instead of the workbench's -O1: these kernels are many and small, and g++ takes a third of the time. What nobody needs here
 # takes a tenth more: tables to unwind, and g++ looking for memory that it no longer needs.
@@ -117,7 +118,7 @@ def run(library: Library, one: Candidate, workload: Workload, *, order: int | st
     guarded = {n: _Guarded(truth[n].numel() * dtype.itemsize, result_shift)
                for n in names if n in _RESULTS and n not in skipped}
     workspace = _Guarded(workspace_bytes)
-    given = {n: inputs[n].clone() for n in names if n not in _RESULTS and n not in skipped}
+    given = {n: _laid(inputs[n], n, one).clone() for n in names if n not in _RESULTS and n not in skipped}
 
     def pointer(name: str) -> ctypes.c_void_p:
         if name in skipped:
@@ -130,16 +131,16 @@ def run(library: Library, one: Candidate, workload: Workload, *, order: int | st
     if error:
         return Outcome("LAUNCH_FAILED", f"cudaError_t {error}: {_last_error(library)}")
     for name, tensor in given.items():
-        if not torch.equal(tensor, inputs[name]):
+        if not torch.equal(tensor, _laid(inputs[name], name, one)):
             return Outcome("INPUT_MODIFIED", name)
     for name, zone in (*guarded.items(), ("workspace", workspace)):
         if not zone.guards_whole():
             return Outcome("OUT_OF_BOUNDS", f"a byte beside {name} was written")
     if take is not None:
-        take.update({name: zone.elements(dtype).reshape(truth[name].shape) for name, zone in guarded.items()})
+        take.update({name: _logical(zone.elements(dtype), truth[name].shape, name, one) for name, zone in guarded.items()})
         return Outcome("OK")
     for name, zone in guarded.items():
-        outcome = _compare(name, zone, truth[name], magnitude[name], workload.dtype, values,
+        outcome = _compare(name, zone, _laid(truth[name], name, one), _laid(magnitude[name], name, one), workload.dtype, values,
                            one.precision)
         if outcome.status != "OK":
             return outcome
@@ -188,6 +189,18 @@ def _truth(layer: ConvTranspose, inputs: dict[str, torch.Tensor]) -> dict[str, t
     (output * inputs["grad_output"].double()).sum().backward()  # given a gradient, backward imports sympy
     grad_bias = b.grad if layer.bias else torch.zeros_like(b)
     return {"output": output.detach(), "grad_input": x.grad, "grad_weight": w.grad, "grad_bias": grad_bias}
+
+
+def _laid(tensor: torch.Tensor, name: str, one: Candidate) -> torch.Tensor:
+    """The tensor with its dimensions in the order of the memory that the candidate's launcher takes."""
+    return tensor.movedim(1, -1).contiguous() if one.takes_channels_last and name in _ACTIVATIONS else tensor
+
+
+def _logical(row: torch.Tensor, shape: torch.Size, name: str, one: Candidate) -> torch.Tensor:
+    """A result from the order of memory."""
+    if one.takes_channels_last and name in _ACTIVATIONS:
+        return row.reshape(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
+    return row.reshape(shape)
 
 
 class _Guarded:

@@ -22,14 +22,13 @@ from .diagnostics import LOG
 from .env import gpus
 from .errors import BadRequest
 from .gpu import sm_of
-from .layer import MEMORY_FORMATS, Workload
+from .layer import CONTIGUOUS, Workload
 from .precision import CLASSES
 from .typed import misfit
 from .variants import find
 
 SCHEMA = "kernel-workbench/best-known/1"
 FILE = Path(__file__).with_name("best_known.json")
-CONTIGUOUS = MEMORY_FORMATS[0]
 DERIVED = "derived: the fastest config measured on a newer GPU that runs here without spills; not measured here"
 
 

@@ -49,6 +49,11 @@ class Candidate:
     def direction(self) -> str:
         return self.variant.direction
 
+    @property
+    def takes_channels_last(self) -> bool:
+        """Whether its launcher takes activations that are channels_last in memory; else they are contiguous."""
+        return bool(self.config.get(self.variant.channels_last))
+
 
 def layer_fields(layer: ConvTranspose) -> dict[str, int]:
     """The layer as kernels see it: three dimensions, whole numbers, has_bias 0 or 1."""

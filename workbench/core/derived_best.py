@@ -132,7 +132,8 @@ class _Derived:
         return why_not(candidate, sm=sm_of(self.arch)) is None
 
     def _space(self, variant: Variant, precision: str, form: str) -> SearchSpace:
-        return SearchSpace(variant, self.workload.layer, self.workload.dtype, sm_of(self.arch), precision, form)
+        return SearchSpace(variant, self.workload.layer, self.workload.dtype, sm_of(self.arch), precision, form,
+                           self.workload.memory_format)
 
     def _variant(self, name: str) -> Variant | None:
         return self._variants.get(name)

@@ -20,7 +20,7 @@ FORWARD, GRAD_INPUT, GRAD_WEIGHT, BACKWARD = "forward", "grad_input", "grad_weig
 DIRECTIONS = (FORWARD, GRAD_INPUT, GRAD_WEIGHT)
 LAUNCHES = (*DIRECTIONS, BACKWARD)  # what one launch may compute: BACKWARD is both gradients at once
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # bytes per element
-MEMORY_FORMATS = ("contiguous", "channels_last")
+MEMORY_FORMATS = CONTIGUOUS, CHANNELS_LAST = ("contiguous", "channels_last")
 _PER_DIMENSION = ("kernel_size", "stride", "padding", "output_padding", "dilation")
 _LOWEST = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
 INT32_MAX = 2**31 - 1

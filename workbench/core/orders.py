@@ -143,6 +143,7 @@ class JudgeOrder(Order[Judged]):
     floor_ms: float | None = None
     limit_s: float = 60.0
     to_beat_ms: float | None = None    # timing ends early where it is clearly slower than this
+    channels_last: bool = False        # the launcher takes activations that are channels_last in memory
 
 
 @dataclass(frozen=True)

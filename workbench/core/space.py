@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from itertools import combinations, islice, product
 from math import prod
 
-from .candidate import Candidate, why_not
+from .candidate import Candidate, examined
 from .expressions import names_in
-from .layer import ConvTranspose
+from .layer import CHANNELS_LAST, CONTIGUOUS, ConvTranspose
 from .variants import Variant
 
 SHARED_MEMORY = "fits in shared memory"
+MEMORY_FORMAT = "is for the memory format"
 SAMPLED_AT_MOST = 200_000  # configs that one sample() looks at
 
 
@@ -27,6 +28,12 @@ class SearchSpace:
     sm: int
     precision: str = ""
     form: str = "constant"
+    memory_format: str = CONTIGUOUS  # of the activations
+
+    @property
+    def default(self) -> dict[str, int]:
+        """The variant's default config in that memory format."""
+        return self.variant.default_for(self.memory_format)
 
     @property
     def size(self) -> int:
@@ -35,7 +42,7 @@ class SearchSpace:
 
     def __iter__(self) -> Iterator[dict[str, int]]:
         """Valid configs, the default first where it is valid, then in the order of the header."""
-        default = self.variant.default_config
+        default = self.default
         if self.why_not(default) is None:
             yield default
         yield from (c for c in self._all() if c != default and self.why_not(c) is None)
@@ -45,7 +52,7 @@ class SearchSpace:
 
         A config that breaks several constraints counts for the first one.
         """
-        taken = dict.fromkeys((*self.variant.needs, SHARED_MEMORY), 0)
+        taken = dict.fromkeys((*self.variant.needs, SHARED_MEMORY, MEMORY_FORMAT), 0)
         valid = 0
         for config in self._all():
             reason = self.why_not(config)
@@ -84,11 +91,19 @@ class SearchSpace:
         """Whether another config may run: the reason names a tunable, a derived value or shared memory."""
         chosen = {t.name for t in self.variant.tune} | {name for name, _ in self.variant.derived}
         label = self.label(reason)
-        return label == SHARED_MEMORY or (label in self.variant.needs and bool(names_in(label) & chosen))
+        return label in (SHARED_MEMORY, MEMORY_FORMAT) or (label in self.variant.needs and bool(names_in(label) & chosen))
 
     def why_not(self, config: dict[str, int]) -> str | None:
         """The sentence that says why a config cannot run here, or None."""
-        return why_not(self.candidate(config), sm=self.sm)
+        return self.examined(config)[0]
+
+    def examined(self, config: dict[str, int]) -> tuple[str | None, dict[str, int]]:
+        """`why_not`, and the [derived] values if it came so far."""
+        candidate = self.candidate(config)
+        if candidate.takes_channels_last and self.memory_format != CHANNELS_LAST:
+            return (f"Not run: {self.variant.channels_last}=1 is for channels_last; the activations are "
+                    f"{self.memory_format}."), {}
+        return examined(candidate, sm=self.sm)
 
     def candidate(self, config: dict[str, int], *, compile_flags: tuple[str, ...] = ()) -> Candidate:
         """The candidate of that config."""
@@ -108,6 +123,8 @@ class SearchSpace:
         for text in sorted(self.variant.needs, key=len, reverse=True):
             if f" needs {text};" in reason:
                 return text
+        if "=1 is for channels_last;" in reason:
+            return MEMORY_FORMAT
         return SHARED_MEMORY if "bytes of shared memory" in reason else reason
 
     def _all(self) -> Iterator[dict[str, int]]:

@@ -60,7 +60,7 @@ class Start:
 
 def start(space: SearchSpace, arch: str, config: dict[str, int] | None = None) -> Start | None:
     """The start from the default, or from `config`; None where no config near it can run."""
-    default = space.variant.default_config
+    default = space.default
     asked = default if config is None else config
     if asked == default:
         target = space.variant.arch or arch

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BadRequest, RenderError
-from .layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES
+from .layer import BACKWARD, CHANNELS_LAST, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES
 from .shared_template import DIRECTIONS_OF_FOLDER, FOLDER, header_of, lines_of
 from .shipped import shipped
 
@@ -22,8 +22,8 @@ FORMS = ("constant", "runtime")
 TEMPLATES = shipped("kernel_templates")
 FOLDERS = {**{launch: (launch,) for launch in LAUNCHES}, FOLDER: DIRECTIONS_OF_FOLDER}  # folder -> directions of its files
 _HEADER = re.compile(r"\A\s*/\*\s*variant\s*\n(?P<toml>.*?)\*/", re.S)
-_KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "arch", "kernel", "tune",
-         "derived", "plan"}
+_KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "arch", "kernel", "channels_last",
+         "tune", "derived", "plan"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Variant:
     text: str
     arch: str = ""  # the target it must be compiled for, such as sm_90a; empty: the GPU's own
     kernel: str = ""  # the name of its main kernel, if that is not the variant's own
+    channels_last: str = ""  # the tunable that is 1 where activations are channels_last in memory
     forked_from: str = ""  # the id of a candidate: a person has edited its text, and this is the result
 
     @property
@@ -68,6 +69,11 @@ class Variant:
     @property
     def default_config(self) -> dict[str, int]:
         return {t.name: t.default for t in self.tune}
+
+    def default_for(self, memory_format: str) -> dict[str, int]:
+        """The default config; in channels_last the kernel reads and writes that format itself, if it can."""
+        native = {self.channels_last: 1} if self.channels_last and memory_format == CHANNELS_LAST else {}
+        return {**self.default_config, **native}
 
     def config(self, chosen: dict[str, int] | None = None) -> dict[str, int]:
         """The default config with `chosen` put over it. Raises `BadRequest` for an unknown tunable or value."""
@@ -243,6 +249,9 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
              f"which is not among its values {values}")
         tune.append(Tunable(name, tuple(map(int, values)), int(spec["default"]), spec.get("help", "")))
     direction = _direction(head["computes"])
+    last = head.get("channels_last", "")
+    need(not last or any(t.name == last and t.values == (0, 1) and t.default == 0 for t in tune),
+         f"channels_last is {last!r}; name a tunable with the values 0 and 1, default 0")
     derived, plan = head.get("derived", {}), head.get("plan", {})
     for name, text_of in plan.items():
         need(isinstance(text_of, str), f"[plan] {name} is {text_of!r}; give a C++ expression in quotes")
@@ -252,7 +261,7 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
         name=head["name"], direction=direction, computes=tuple(head["computes"]),
         after=head.get("after", ""), idea=head["idea"], precision=tuple(head["precision"]), forms=tuple(forms),
         needs=tuple(head.get("needs", [])), min_sm=int(head.get("min_sm", 80)), arch=str(head.get("arch", "")),
-        kernel=str(head.get("kernel", "")),
+        kernel=str(head.get("kernel", "")), channels_last=str(head.get("channels_last", "")),
         tune=tuple(tune),
         derived=tuple(derived.items()), plan=tuple(plan.items()), path=path,
         text=lines_of(text, direction, path.name))

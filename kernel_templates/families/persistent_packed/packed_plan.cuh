@@ -6,6 +6,7 @@
 template <class Layer, class Tune, bool is_forward>
 struct PackedGatherPlan : GatherPlan<Layer, Tune, is_forward> {
   using Base = GatherPlan<Layer, Tune, is_forward>;
+  static constexpr bool LAST = Tune::LAST != 0;  // source and result are channels_last
   using AlongD = PackedAxis<is_forward, Base::KD, Base::SD, Base::PD, Base::DD>;
   using AlongH = PackedAxis<is_forward, Base::KH, Base::SH, Base::PH, Base::DH>;
   using AlongW = PackedAxis<is_forward, Base::KW, Base::S, Base::PW, Base::DW>;
@@ -35,7 +36,7 @@ struct PackedGatherPlan : GatherPlan<Layer, Tune, is_forward> {
 template <class P>
 struct PackedSourceOf {
   using Scalar = typename P::Scalar;
-  static constexpr bool F = P::FORWARD;
+  static constexpr bool F = P::FORWARD, LAST = P::LAST;
   static constexpr int PACK = P::PACK, CHANNELS = P::CHANNELS, PLANES = P::PLANES, GROUPS = P::GROUPS, K = P::K;
   static constexpr int UNITS = P::STEPS * P::UNITS, PHASES = P::AlongD::PHASES * P::AlongH::PHASES;
   static constexpr int STEP_D = F ? 1 : P::SD, STEP_H = F ? 1 : P::SH, STEP_W = F ? 1 : P::S;

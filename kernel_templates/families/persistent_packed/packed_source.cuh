@@ -59,12 +59,13 @@ struct PackedTensor {
   const Scalar* values;
   int size[3];
   long long volume;
-  int wide_loads;  // PACK neighbours can be read together
+  int wide_loads;  // PACK neighbours, of channels_last E channels, can be read together
   float one;       // 1, where the compiler cannot see it
 };
 template <class Source, class Scalar>
 PackedTensor<Scalar> packed_tensor(const Scalar* values, int d, int h, int w) {
-  const bool together = w % Source::PACK == 0 && size_t(values) % (sizeof(Scalar) * Source::PACK) == 0;
+  constexpr int TOGETHER = Source::LAST ? Source::PACK * Source::CHANNELS : Source::PACK;
+  const bool together = (Source::LAST ? Source::K : w) % TOGETHER == 0 && size_t(values) % (sizeof(Scalar) * TOGETHER) == 0;
   return {values, {d, h, w}, 1LL * d * h * w, together, 1.0f};
 }
 
@@ -74,6 +75,25 @@ long long packed_bytes(const PackedGrid& g) {
 }
 
 constexpr int PACKED_THREADS = 256;
+
+// What a place stands for: an image, and where the first tap along each axis meets the source.
+template <class Source>
+struct PackedPlace {
+  int n, d, h, step;
+  bool inside;  // along D and H
+  template <class Scalar>
+  __device__ __forceinline__ PackedPlace(const PackedTensor<Scalar>& tensor, const PackedGrid& grid, int place, int phase) {
+    const long long position = place - grid.before;
+    const bool on_grid = position >= 0 && position < 1LL * grid.rows * grid.row;
+    const int number = on_grid ? int(position) : 0, row = grid.wide.quotient(number);
+    step = number - row * grid.row;
+    const int plane = grid.high.quotient(row);
+    n = grid.deep.quotient(plane);
+    d = (plane - n * grid.deep.divisor) * Source::STEP_D + phase / Source::STEP_H - Source::BEFORE_D;
+    h = (row - plane * grid.high.divisor) * Source::STEP_H + phase % Source::STEP_H - Source::BEFORE_H;
+    inside = on_grid && unsigned(d) < unsigned(tensor.size[0]) && unsigned(h) < unsigned(tensor.size[1]);
+  }
+};
 
 // packed: [phase of D and H][group][unit][plane][place], 16 bytes each.
 // thread -> data: a place of all planes of a unit. Neighbouring lanes have neighbouring places.
@@ -89,25 +109,19 @@ __global__ void __launch_bounds__(PACKED_THREADS)
   if (unit_of_all < Source::PHASES * Source::GROUPS * Source::UNITS && place < grid.places) {
     const int unit = int(unit_of_all % Source::UNITS), which = int(unit_of_all / Source::UNITS);
     const int group = which % Source::GROUPS, phase = which / Source::GROUPS;
-    const long long position = place - grid.before;
-    const bool on_grid = position >= 0 && position < 1LL * grid.rows * grid.row;
-    const int number = on_grid ? int(position) : 0, row = grid.wide.quotient(number), step = number - row * grid.row;
-    const int plane = grid.high.quotient(row), n = grid.deep.quotient(plane);
-    const int d = (plane - n * grid.deep.divisor) * Source::STEP_D + phase / Source::STEP_H - Source::BEFORE_D;
-    const int h = (row - plane * grid.high.divisor) * Source::STEP_H + phase % Source::STEP_H - Source::BEFORE_H;
-    const bool inside = on_grid && unsigned(d) < unsigned(tensor.size[0]) && unsigned(h) < unsigned(tensor.size[1]);
+    const PackedPlace<Source> at(tensor, grid, place, phase);
     const Scalar* const first = tensor.values +
-                                ((1LL * n * Source::GROUPS + group) * Source::K + unit * CHANNELS) * tensor.volume +
-                                (1LL * d * tensor.size[1] + h) * tensor.size[2];
+                                ((1LL * at.n * Source::GROUPS + group) * Source::K + unit * CHANNELS) * tensor.volume +
+                                (1LL * at.d * tensor.size[1] + at.h) * tensor.size[2];
     char* const to = packed + 16 * (unit_of_all * Source::PLANES * grid.places + place);
     const_loop<0, Source::PLANES>([&](auto which_plane) {
       constexpr int PLANE = decltype(which_plane)::value;
-      const int w = step * Source::STEP_W + Source::phase_of(PLANE) - Source::BEFORE_W;
+      const int w = at.step * Source::STEP_W + Source::phase_of(PLANE) - Source::BEFORE_W;
       Pack<Scalar, E> value;
 #pragma unroll
       for (int c = 0; c < CHANNELS; ++c) {
         const Scalar* const from = first + c * tensor.volume + w;
-        const bool exists = inside && unit * CHANNELS + c < Source::K;
+        const bool exists = at.inside && unit * CHANNELS + c < Source::K;
         Pack<Scalar, PACK> some;
 #pragma unroll
         for (int e = 0; e < PACK; ++e) some.value[e] = narrow<Scalar>(0.0f);
@@ -127,15 +141,73 @@ __global__ void __launch_bounds__(PACKED_THREADS)
   wait_for_kernel_ahead();  // the kernel behind this one needs what that one packs, too
 }
 
+// The same of a channels_last tensor. E neighbouring channels are read at once: PACK units.
+// thread -> data: a place of all planes of PACK units. Of neighbouring lanes, four have neighbouring channels: a warp reads
+// runs of 64 bytes and writes runs of 128.
+template <class Source>
+__global__ void __launch_bounds__(PACKED_THREADS)
+    pack_last_units(PackedTensor<typename Source::Scalar> tensor, PackedGrid grid, char* packed, int blocks) {
+  using Scalar = typename Source::Scalar;
+  constexpr int PACK = Source::PACK, CHANNELS = Source::CHANNELS, E = PACK * CHANNELS;
+  constexpr int RUNS = ceil_div(Source::UNITS, PACK), FOURS = ceil_div(RUNS, 4);
+  let_next_kernel_start();
+  const long long block = flat_block(), four_of_all = block / blocks;
+  const int place = int(block - four_of_all * blocks) * (PACKED_THREADS / 4) + int(threadIdx.x) / 4;
+  const int run = int(four_of_all % FOURS) * 4 + int(threadIdx.x) % 4, which = int(four_of_all / FOURS);
+  const int group = which % Source::GROUPS, phase = which / Source::GROUPS;
+  if (phase < Source::PHASES && run < RUNS && place < grid.places) {
+    const PackedPlace<Source> at(tensor, grid, place, phase);
+    const Scalar* const first = tensor.values + group * Source::K + run * E +
+                                ((1LL * at.n * tensor.size[0] + at.d) * tensor.size[1] + at.h) * tensor.size[2] *
+                                    (1LL * Source::GROUPS * Source::K);
+    char* const to = packed + 16 * (((1LL * which * Source::UNITS + run * PACK) * Source::PLANES) * grid.places + place);
+    const_loop<0, Source::PLANES>([&](auto which_plane) {
+      constexpr int PLANE = decltype(which_plane)::value;
+      const int w = at.step * Source::STEP_W + Source::phase_of(PLANE) - Source::BEFORE_W;
+      Pack<Scalar, E> some[PACK];
+#pragma unroll
+      for (int e = 0; e < PACK; ++e) {
+        const Scalar* const from = first + (w + e) * (1LL * Source::GROUPS * Source::K);
+        const bool exists = at.inside && unsigned(w + e) < unsigned(tensor.size[2]);
+#pragma unroll
+        for (int c = 0; c < E; ++c) some[e].value[c] = narrow<Scalar>(0.0f);
+        if (tensor.wide_loads) {
+          if (exists && run * E < Source::K) some[e] = *reinterpret_cast<const Pack<Scalar, E>*>(from);
+        } else {
+#pragma unroll
+          for (int c = 0; c < E; ++c)
+            if (exists && run * E + c < Source::K) some[e].value[c] = guarded_load(from + c);
+        }
+      }
+#pragma unroll
+      for (int unit = 0; unit < PACK; ++unit) {
+        Pack<Scalar, E> value;
+#pragma unroll
+        for (int i = 0; i < E; ++i)
+          value.value[i] = gather_rounded(some[i % PACK].value[unit * CHANNELS + i / PACK], tensor.one);
+        if (run * PACK + unit < Source::UNITS)
+          *reinterpret_cast<Pack<Scalar, E>*>(to + 16 * (unit * Source::PLANES + PLANE) * grid.places) = value;
+      }
+    });
+  }
+  wait_for_kernel_ahead();  // as above
+}
+
 // `first`: no kernel of the same call is ahead. Then it waits for all that is.
 template <class Source>
 cudaError_t launch_pack_units(bool first, const PackedTensor<typename Source::Scalar>& tensor, const PackedGrid& grid,
                               char* packed, cudaStream_t stream) {
-  const int blocks = int(ceil_div(grid.places, PACKED_THREADS));
-  const dim3 all = flat_grid(1LL * Source::PHASES * Source::GROUPS * Source::UNITS * blocks);
+  constexpr int AT_ONCE = Source::LAST ? PACKED_THREADS / 4 : PACKED_THREADS;  // places of a block
+  constexpr int OF_GROUP = Source::LAST ? ceil_div(ceil_div(Source::UNITS, Source::PACK), 4) : Source::UNITS;
+  const auto kernel = [] {
+    if constexpr (Source::LAST) return pack_last_units<Source>;
+    else return pack_units<Source>;
+  }();
+  const int blocks = int(ceil_div(grid.places, AT_ONCE));
+  const dim3 all = flat_grid(1LL * Source::PHASES * Source::GROUPS * OF_GROUP * blocks);
   if (first) {
-    pack_units<Source><<<all, PACKED_THREADS, 0, stream>>>(tensor, grid, packed, blocks);
+    kernel<<<all, PACKED_THREADS, 0, stream>>>(tensor, grid, packed, blocks);
     return cudaGetLastError();
   }
-  return launch_early(pack_units<Source>, all, PACKED_THREADS, 0, stream, tensor, grid, packed, blocks);
+  return launch_early(kernel, all, PACKED_THREADS, 0, stream, tensor, grid, packed, blocks);
 }

@@ -28,18 +28,20 @@ struct PackedSplitPlan : GradSplitPlan<Layer, PackedSplitTune<Tune>> {
   static_assert(STAGES >= 2, "a stage is given back only after the next has begun");
 };
 
-template <class Layer>
+template <class Layer, class Tune>
 struct PackedX {
   using Scalar = typename Layer::scalar;
+  static constexpr bool LAST = Tune::LAST != 0;
   static constexpr int PACK = 1, CHANNELS = 8, PLANES = 1, GROUPS = 1, K = Layer::in_channels, UNITS = ceil_div(K, 8);
   static constexpr int PHASES = 1, STEP_D = 1, STEP_H = 1, STEP_W = 1, BEFORE_D = 0, BEFORE_H = 0, BEFORE_W = 0;
   static constexpr __host__ __device__ int phase_of(int) { return 0; }
 };
 
 // Residues of gy along W are planes, those along D and H are phases.
-template <class Layer>
+template <class Layer, class Tune>
 struct PackedGy {
   using Scalar = typename Layer::scalar;
+  static constexpr bool LAST = Tune::LAST != 0;
   static constexpr int PACK = 1, CHANNELS = 8, GROUPS = 1, K = Layer::out_channels, UNITS = ceil_div(K, 8);
   static constexpr int STEP_D = Layer::stride_d, STEP_H = Layer::stride_h, STEP_W = Layer::stride_w, PLANES = STEP_W;
   static constexpr int PHASES = STEP_D * STEP_H;

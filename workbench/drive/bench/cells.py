@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from math import exp, log
 
 from ...core import numbers
-from ...core.best_known import CONTIGUOUS
-from ...core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES, MEMORY_FORMATS, Workload
+from ...core.layer import BACKWARD, CONTIGUOUS, DIRECTIONS, FORWARD, LAUNCHES, MEMORY_FORMATS, Workload
 from ...core.precision import CLASSES, QUALIFIES
 from ...core.presets import PRESETS, SIZES, SUITES
 from ...core.pytorch_ways import UNCONVERTED

@@ -78,7 +78,7 @@ def default_configs(sessions: Iterable[Session]) -> list[DefaultConfig]:
         for key, trials in cells.items():
             best = min(trials, key=lambda t: t.kernel_median_ms)
             same = [t for t in trials if (t.name, t.precision) == (best.name, best.precision)]
-            defaults = [t for t in same if _config(t) == find(t.name, t.direction).default_config]
+            defaults = [t for t in same if _config(t) == find(t.name, t.direction).default_for(t.workload.memory_format)]
             one = DefaultConfig(best, min(defaults, key=lambda t: t.kernel_median_ms, default=None))
             known = bool(defaults), len(trials)
             if key not in chosen or known > chosen[key][0]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ...core.best_known import CONTIGUOUS
 from ...core.errors import BadRequest, RenderError
 from ...core.facts import tensor_bytes
+from ...core.layer import CONTIGUOUS
 from ...core.orders import CompileOrder
 from ...core.presets import PRESETS
 from ...core.pytorch_ways import WAYS

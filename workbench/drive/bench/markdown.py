@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...core import numbers
-from ...core.best_known import CONTIGUOUS
 from ...core.errors import BadRequest
-from ...core.layer import DIRECTIONS
+from ...core.layer import CONTIGUOUS, DIRECTIONS
 from ...core.presets import PRESETS
 from .cells import Cell, groups_of, summary
 from .text import footnotes, means, strongest_words

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ...core.best_known import CONTIGUOUS, best_config, load, ranked
+from ...core.best_known import best_config, load, ranked
 from ...core.candidate import EMULATED_SM, Candidate
 from ...core.errors import BadRequest
-from ...core.layer import DIRECTIONS, LAUNCHES, Workload
+from ...core.layer import CONTIGUOUS, DIRECTIONS, LAUNCHES, Workload
 from ...core.precision import CLASSES, CLASSES_OF
 from ...core.presets import KERNELBENCH, SIZES, SUITES, preset
 from ...core.space import SearchSpace
@@ -129,7 +129,8 @@ class BenchPlan:
 
     def _of_variant(self, variant: Variant, workload: Workload, precision: str, *, sm: int, arch: str
                     ) -> list[Candidate]:
-        space = SearchSpace(variant, workload.layer, workload.dtype, sm, precision, variant.forms[0])
+        space = SearchSpace(variant, workload.layer, workload.dtype, sm, precision, variant.forms[0],
+                            workload.memory_format)
         start = self._start(space, workload, arch)
         if start is None:
             return []
@@ -153,7 +154,7 @@ class BenchPlan:
                                 root=self.templates, file=self.known)
             if known is not None and known.precision == space.precision:
                 return space.variant.config(known.config)
-        return space.nearest(space.variant.default_config)
+        return space.nearest(space.default)
 
 
 def dtype_of(precision_class: str) -> str:

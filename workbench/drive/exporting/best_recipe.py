@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ...core import numbers
-from ...core.best_known import CONTIGUOUS, BestKnown, class_of, load
+from ...core.best_known import BestKnown, class_of, load
 from ...core.candidate import Candidate, layer_fields
 from ...core.command import PROGRAM, parse_layer, workload_arguments
 from ...core.derived_best import best_or_derived
 from ...core.env import gpus
 from ...core.errors import BadRequest
 from ...core.gpu import sm_of
-from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
+from ...core.layer import BACKWARD, CONTIGUOUS, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ...core.precision import CLASSED, CLASSES_OF
 from ...core.presets import parse_preset
 from .recipe import Recipe, fastest

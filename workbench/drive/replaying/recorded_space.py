@@ -163,7 +163,7 @@ def missing(space: RecordedSpace) -> tuple[str, ...]:
         one = of_family[0]
         try:
             whole = SearchSpace(find(one.name, one.direction), one.workload.layer, one.workload.dtype, one.device.sm,
-                                one.precision, one.form or "constant")
+                                one.precision, one.form or "constant", one.workload.memory_format)
             if whole.size > _MOST_COUNTED:
                 said.append(f"{name}: {numbers.count(len(of_family))} tried of {numbers.count(whole.size)} configs before "
                             f"constraints, too many to count the legal ones.")

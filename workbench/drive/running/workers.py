@@ -158,7 +158,8 @@ class Workers:
         return JudgeOrder(Path(built.library), symbol(item), candidate.direction, request.workload, device_of(place),
                           candidate.precision, built.digest, effort=request.effort, time=request.time,
                           cold_l2=request.cold_l2, scratch=self.scratch, limit_s=request.run_timeout_s,
-                          floor_ms=limit.ms if limit else None, sanitize=bool(request.sanitize))
+                          floor_ms=limit.ms if limit else None, sanitize=bool(request.sanitize),
+                          channels_last=candidate.takes_channels_last)
 
 
 def device_of(place: str) -> str:

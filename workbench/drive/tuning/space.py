@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...core.best_known import CONTIGUOUS, BestKnown, ranked
-from ...core.candidate import Candidate, examined
+from ...core.best_known import BestKnown, ranked
+from ...core.candidate import Candidate
 from ...core.derived_best import best_or_derived
 from ...core.errors import BadRequest, RenderError
-from ...core.layer import Workload
+from ...core.layer import CONTIGUOUS, Workload
 from ...core.occupancy import THREADS_PER_BLOCK_MAX
 from ...core.precision import CLASSES, CLASSES_OF, PRECISIONS_OF
 from ...core.replies import Device
@@ -196,7 +196,8 @@ class TuneSpace:
         if not offered:
             self.left_out[variant.name] = f"does not compute in the class {self.precision_class}"
         for precision in offered:
-            space = SearchSpace(variant, self.workload.layer, self.workload.dtype, self.device.sm, precision, variant.forms[0])
+            space = SearchSpace(variant, self.workload.layer, self.workload.dtype, self.device.sm, precision, variant.forms[0],
+                                self.workload.memory_format)
             legal, removed = self._looked(space)
             if legal:
                 self._spaces.append(space)
@@ -229,7 +230,7 @@ class TuneSpace:
 
     def _always(self, space: SearchSpace) -> list[dict[str, int]]:
         """Configs that are never left out by sampling."""
-        start = space.nearest(space.variant.default_config)
+        start = space.nearest(space.default)
         known = [entry.config for entry in self._entries if entry.variant == space.variant.name
                  and entry.precision == space.precision]
         return [space.variant.config(config) for config in (*known, *([start] if start else []))]
@@ -258,12 +259,12 @@ class TuneSpace:
                 if e.memory_format in (self.workload.memory_format, CONTIGUOUS)]
 
     def _starts(self) -> list[str]:
-        starts = ((space, space.nearest(space.variant.default_config)) for space in self._spaces)
+        starts = ((space, space.nearest(space.default)) for space in self._spaces)
         return [key_of_parts(s.variant.name, self.direction, s.precision, s.form, config) if config else ""
                 for s, config in starts]
 
     def _reason(self, space: SearchSpace) -> str:
-        reason, _ = _why_not(space, space.variant.default_config, whole=True)
+        reason, _ = _why_not(space, space.default, whole=True)
         return (reason or "no legal config was found").removeprefix("Not run: ")
 
 
@@ -276,7 +277,7 @@ def _or_dtype(precision: str) -> str:
 def _why_not(space: SearchSpace, config: dict[str, int], *, whole: bool = False) -> tuple[str | None, dict[str, int]]:
     """The constraint that takes a config away (its sentence, if `whole`), and the derived values."""
     try:
-        reason, derived = examined(space.candidate(config), sm=space.sm)
+        reason, derived = space.examined(config)
     except RenderError as error:
         return str(error), {}
     if reason is None and derived.get("threads", config.get("BLOCK", 0)) > THREADS_PER_BLOCK_MAX:

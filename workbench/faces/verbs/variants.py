@@ -71,13 +71,14 @@ def _for_layer(there: list[Variant], workload: Workload, arch: str, args: argpar
             print(f"  best known, {best[direction].source}: {origin(best[direction]).removeprefix(f'{direction}: ')}")
         for variant in (v for v in there if v.direction == direction):
             for precision in (p for p in PRECISIONS_OF[workload.dtype] if p in variant.precision and args.precision in ("", p)):
-                space = SearchSpace(variant, workload.layer, workload.dtype, sm, precision, variant.forms[0])
+                space = SearchSpace(variant, workload.layer, workload.dtype, sm, precision, variant.forms[0],
+                                    workload.memory_format)
                 print(f"  {variant.name} in {precision}: {_state(space, arch)}")
     return int(say_broken(args.templates))
 
 
 def _state(space: SearchSpace, arch: str) -> str:
-    default = space.variant.default_config
+    default = space.default
     found = start(space, arch)
     if found is None:
         return (space.why_not(default) or "").replace("Not run: ", "does not run: ", 1)

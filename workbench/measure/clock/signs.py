@@ -13,6 +13,7 @@ from math import prod
 import torch
 
 from ...core.layer import Workload
+from ..kernel.buffers import row_of
 
 _ENOUGH = 8  # channels of one side: more combinations than launches
 _S = ("input", "weight", "grad_input", "grad_weight")
@@ -45,12 +46,12 @@ class Signs:
         return tensor * self._wide(name, self._of, tensor)
 
     def changed_part(self, name: str, tensor: torch.Tensor, place: slice) -> torch.Tensor:
-        """The same of a part of its row."""
+        """The same of a part of its row, in the order of memory."""
         pattern = self._pattern(name, self._of).reshape(-1)
-        inner = prod(tensor.shape[2:]) if tensor.dim() > 1 else 1
+        inner = tensor.stride(1) if tensor.dim() > 1 else 1
         start, stop, _ = place.indices(tensor.numel())
         channel = torch.arange(start, stop, device=pattern.device) // inner % len(pattern)
-        return tensor.view(-1)[place] * pattern[channel].to(tensor.dtype)
+        return row_of(tensor)[place] * pattern[channel].to(tensor.dtype)
 
     def _change(self, new: dict[str, torch.Tensor]) -> None:
         turned = {side: self._of[side] * new.get(side, self._of[side]) for side in self._of}

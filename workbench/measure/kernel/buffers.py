@@ -20,11 +20,11 @@ POISON = {torch.float16: 0x7D5A, torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5C0
 
 
 class Buffer:
-    """A contiguous tensor of `shape` between guard zones. `zones=False` leaves them out, for memory sanitizers. `allocate`
-    gives so many bytes of memory; None: torch does."""
+    """A tensor of `shape` between guard zones, contiguous or `last` (channels_last in memory). `zones=False` leaves them out,
+    for memory sanitizers. `allocate` gives so many bytes of memory; None: torch does."""
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, device: str,
-                 zones: bool = True, allocate: Callable[[int], torch.Tensor] | None = None) -> None:
+                 zones: bool = True, last: bool = False, allocate: Callable[[int], torch.Tensor] | None = None) -> None:
         self.name = name
         size = prod(shape) * dtype.itemsize
         guard = GUARD_BYTES if zones else 0
@@ -33,7 +33,8 @@ class Buffer:
         self._start = guard + (-(self._raw.data_ptr() + guard) % ALIGN_BYTES if zones else 0)
         self._end = self._start + size
         self.nbytes = size
-        self.tensor = self._raw[self._start:self._end].view(dtype).view(shape)
+        row = self._raw[self._start:self._end].view(dtype)
+        self.tensor = row.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1) if last else row.view(shape)
         longest = max(self._start, len(self._raw) - self._end)
         self._pattern = torch.tensor(_PATTERN, dtype=torch.uint8, device=device).repeat(longest // 2 + 1)
         for zone in self._zones():
@@ -67,6 +68,11 @@ class Buffer:
 
     def _expected(self, zone: torch.Tensor) -> torch.Tensor:
         return self._pattern[:len(zone)]
+
+
+def row_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor without gaps as one row, in the order of memory."""
+    return tensor.as_strided((tensor.numel(),), (1,))
 
 
 def count_poison(tensor: torch.Tensor) -> torch.Tensor:

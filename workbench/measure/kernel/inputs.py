@@ -54,16 +54,19 @@ def torch_dtype(workload: Workload) -> torch.dtype:
 
 
 def fill(tensor: torch.Tensor, name: str, workload: Workload, kind: str) -> None:
-    """Write the values of tensor `name` (contiguous) for a kind: NORMAL, INTEGERS, or a name that begins with RECHECK or FAR.
-    Each such name gives other values."""
-    flat = tensor.view(-1)
+    """Write the values of tensor `name` for a kind: NORMAL, INTEGERS, or a name that begins with RECHECK or FAR. Each such name
+    gives other values. They do not depend on the order of memory."""
+    made = tensor if tensor.is_contiguous() else torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    flat = made.view(-1)
     for start, values in _blocks(flat, name, workload, kind):
         flat[start:start + len(values)] = values
+    if made is not tensor:
+        tensor.copy_(made)
 
 
 def changed(tensor: torch.Tensor, name: str, workload: Workload, kind: str) -> tuple[int, int | None]:
     """(elements whose bits differ from what `fill` wrote, flat index of the first or None)."""
-    flat, count, first = tensor.view(-1), 0, None
+    flat, count, first = tensor.contiguous().view(-1), 0, None
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
     for start, values in _blocks(flat, name, workload, kind):
         differs = flat[start:start + len(values)].view(whole) != values.view(whole)

@@ -30,7 +30,7 @@ from ..device import free_bytes, l2_bytes, out_of_memory
 from ..truth import Truth
 from . import findings
 from .apart import LauncherApart
-from .buffers import POISON, count_poison
+from .buffers import POISON, count_poison, row_of
 from .findings import Finding
 from .inputs import FAR, INTEGERS, NORMAL, RECHECK, beyond_float16
 from .launch import ORDER, Launcher, MissingSymbol
@@ -144,7 +144,8 @@ def open_stage(order: JudgeOrder) -> Stage:
                       "Build it again for this machine.") from error
     except MissingSymbol as error:
         raise Finding(Status.LAUNCH_FAILED, str(error.args[0]), "Keep the names of the launcher functions.") from error
-    return Stage(launcher, order.workload, device=order.device, guards=order.guards, zones=not order.sanitize)
+    return Stage(launcher, order.workload, device=order.device, guards=order.guards, zones=not order.sanitize,
+                 last=order.channels_last)
 
 
 def launch_and_compare(order: JudgeOrder, stage: Stage, kind: str, *, poison: bool = True) -> dict[str, Errors]:
@@ -203,7 +204,7 @@ def _same_bits(order: JudgeOrder, stage: Stage, errors: dict[str, Errors], emit:
             now = stage.results()[name]
             if isinstance(remembered, list):
                 differs = differs or _fingerprint(now) != remembered
-            elif not torch.equal(now.view(torch.uint8), remembered.view(torch.uint8)):
+            elif not torch.equal(row_of(now).view(torch.uint8), row_of(remembered).view(torch.uint8)):
                 differs = True
                 distance = (now.double() - remembered.double()).abs()
                 finite = finite and bool(distance.isfinite().all())
@@ -232,13 +233,13 @@ def watched(order: JudgeOrder, stage: Stage, checked: Bits) -> timing.Watch:
     def expected(name: str, place: slice | None = None) -> torch.Tensor:
         if place is None:
             return signs.changed(name, kept[name]) if signs else kept[name]
-        return signs.changed_part(name, kept[name], place) if signs else kept[name].view(-1)[place]
+        return signs.changed_part(name, kept[name], place) if signs else row_of(kept[name])[place]
 
     def look() -> None:
         for name, place in places:
             unwritten[name] += (stage.bits(name)[place] == POISON[stage.tensors[name].dtype]).sum()
             if name in kept:
-                wrong[name] += (stage.tensors[name].view(-1)[place] != expected(name, place)).sum()
+                wrong[name] += (row_of(stage.tensors[name])[place] != expected(name, place)).sum()
         places.clear()
 
     def before(*, same: bool = False) -> None:
@@ -256,7 +257,7 @@ def watched(order: JudgeOrder, stage: Stage, checked: Bits) -> timing.Watch:
             else:
                 same = torch.equal(now, expected(name))
             if int(unwritten[name]) or int(wrong[name]) or not same:
-                still = sum(int(count_poison(part).sum()) for part in now.view(-1).split(1 << 26))
+                still = sum(int(count_poison(part).sum()) for part in row_of(now).split(1 << 26))
                 raise findings.while_timed(name, max(still, int(unwritten[name])))
         if signs:
             signs.end()
@@ -291,7 +292,7 @@ def _fingerprint(tensor: torch.Tensor) -> list[int]:
     """For each block: the sum of its words as integers, and the sum of their products with the place. Exact in any order."""
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
     parts = []
-    for block in tensor.view(-1).view(whole).split(1 << 24):
+    for block in row_of(tensor).view(whole).split(1 << 24):
         wide = block.to(torch.int64)
         place = torch.arange(1, len(block) + 1, device=block.device)
         parts += [int(wide.sum()), int((wide * place).sum())]  # both wrap around at 2^64

@@ -1,7 +1,8 @@
 """`Stage`: the tensors of one trial between guard zones. It fills and poisons them, launches, and looks for damage.
 
-Kernels take contiguous tensors. For a channels_last workload the caller's input and output are channels_last, and
-the conversions are part of the launch: a timed launch pays for them, as ModelNew would.
+Some kernels take activations that are channels_last in memory, the others contiguous ones. Where the workload has the other
+format, the caller's input and output have it, and the conversions are part of the launch: a timed launch pays for them, as
+ModelNew would.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from math import prod
 
 import torch
 
-from ...core.layer import Workload
-from ..device import CHANNELS_LAST, free_bytes
+from ...core.layer import CHANNELS_LAST, Workload
+from ..device import CHANNELS_LAST as LAYOUTS
+from ..device import free_bytes
 from ..truth import Truth
 from .apart import LauncherApart
-from .buffers import POISON, Buffer
+from .buffers import POISON, Buffer, row_of
 from .findings import Finding, input_modified, launch_error, off_stream, out_of_memory, overrun
 from .inputs import changed, fill, needed, results, shapes, torch_dtype
 from .launch import FAULTS, UNKNOWN_FAULT, Launcher, problem_of
@@ -35,10 +37,11 @@ class Stage:
     """Raises `Finding` (OUT_OF_MEMORY) when the tensors do not fit on the device."""
 
     def __init__(self, launcher: Launcher | LauncherApart, workload: Workload, *, device: str, guards: frozenset[str],
-                 zones: bool = True) -> None:
+                 zones: bool = True, last: bool = False) -> None:
         self.workload, self.device, self.guards = workload, device, guards
         self.direction = launcher.direction
         self._launcher, self._problem = launcher, problem_of(workload)
+        self._converts = last != (workload.memory_format == CHANNELS_LAST)
         self.workspace_bytes = launcher.workspace_bytes(self._problem)
         if self.workspace_bytes < 0:
             raise launch_error(1, "the library was built for another layer", cuda=False)
@@ -49,15 +52,16 @@ class Stage:
         self.peak_bytes = self._check_memory(names)
         dtype, all_shapes = torch_dtype(workload), shapes(workload)
         allocate = launcher.allocate if isinstance(launcher, LauncherApart) else None
-        self.buffers = {n: Buffer(n, all_shapes[n], dtype, device=device, zones=zones, allocate=allocate) for n in names}
+        self.buffers = {n: Buffer(n, all_shapes[n], dtype, device=device, zones=zones, allocate=allocate,
+                                  last=last and n in _ACTIVATIONS) for n in names}
         if self.workspace_bytes:
             self.buffers["workspace"] = Buffer("workspace", (self.workspace_bytes,), torch.uint8, device=device,
                                                zones=zones, allocate=allocate)
         for name in self._results:
             self.buffers[name].tensor.zero_()
         self._callers: dict[str, torch.Tensor] = {}
-        if workload.memory_format == "channels_last":
-            layout = CHANNELS_LAST[2 + workload.layer.dims]
+        if self._converts:
+            layout = torch.contiguous_format if last else LAYOUTS[2 + workload.layer.dims]
             self._callers = {n: torch.zeros(all_shapes[n], dtype=dtype, device=device).to(memory_format=layout)
                              for n in names if n in _ACTIVATIONS}
         workspace = self.buffers.get("workspace")
@@ -98,7 +102,7 @@ class Stage:
 
     def bits(self, name: str) -> torch.Tensor:
         """A result as a flat row of whole numbers."""
-        return self.buffers[name].bits.view(-1)
+        return row_of(self.buffers[name].bits)
 
     def off_stream(self) -> Finding | None:
         """A finding if a launch works outside its stream, where no event of the stream times it.
@@ -134,7 +138,7 @@ class Stage:
         return None
 
     def _all_poison(self, name: str, most: int | None = None) -> bool:
-        bits, value = self.buffers[name].bits.view(-1), POISON[self.tensors[name].dtype]
+        bits, value = self.bits(name), POISON[self.tensors[name].dtype]
         parts = (bits[:most], bits[-most:]) if most else bits.split(1 << 28)
         return all(bool((part == value).all()) for part in parts)
 
@@ -198,7 +202,7 @@ class Stage:
     def _check_memory(self, names: tuple[str, ...]) -> int:
         """Bytes of all tensors together; raises `Finding` when they and the judge's own work do not fit."""
         sizes = {n: prod(shapes(self.workload)[n]) * self.workload.element_bytes for n in names}
-        copies = 2 if self.workload.memory_format == "channels_last" else 1
+        copies = 2 if self._converts else 1
         total = sum(size * (copies if n in _ACTIVATIONS else 1) for n, size in sizes.items()) + self.workspace_bytes
         free = free_bytes(self.device)
         if total > free:
