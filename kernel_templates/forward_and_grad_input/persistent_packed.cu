@@ -11,13 +11,12 @@ needs     = ["layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "b
 min_sm    = 90
 arch      = "sm_90a"
 kernel    = "packed_gather"
-channels_last = "LAST"
 
 [tune]
 ROWS      = {values = [0, 64, 128], default = 0, help = "positions of a warpgroup (0: automatic)"}
 COLUMNS   = {values = [0, 32, 64, 96, 128, 192, 256], default = 0, help = "channels times residues of a tile, at most (0: automatic)"}
 UNITS     = {values = [0, 2, 4, 8], default = 0, help = "units of 16 bytes of K in a stage (0: automatic)"}
-LAST      = {values = [0, 1], default = 0, help = "1: activations are channels_last"}
+CHANNELS_LAST = {values = [0, 1], default = 0, help = "1: activations are channels_last in memory"}
 
 [derived]
 forward     = "direction == 'forward'"

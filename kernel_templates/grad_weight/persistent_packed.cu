@@ -11,14 +11,13 @@ needs     = ["layer.groups == 1", "8 * layer.kernel_w <= COLUMNS", "sums <= 160"
 min_sm    = 90
 arch      = "sm_90a"
 kernel    = "packed_split"
-channels_last = "LAST"
 
 [tune]
 COLUMNS   = {values = [128, 192, 256], default = 256, help = "columns (taps x channels) of a warpgroup, at most"}
 CONSUMERS = {values = [2, 3], default = 2, help = "warpgroups that multiply, at most"}
 POSITIONS = {values = [32, 64, 128], default = 128, help = "positions of a stage"}
 GRID      = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
-LAST      = {values = [0, 1], default = 0, help = "1: activations are channels_last"}
+CHANNELS_LAST = {values = [0, 1], default = 0, help = "1: activations are channels_last in memory"}
 
 [derived]
 far = "(layer.kernel_w - 1) * layer.dilation_w"
@@ -226,7 +225,7 @@ long long grad_weight_workspace(Layer layer, Sizes sizes) {
   const PackedSplitWork<Plan, Tune> work(sizes);
   const long long own =
       work.serves ? packed_bytes<PackedX<Layer, Tune>>(work.grid) + packed_bytes<PackedGy<Layer, Tune>>(work.grid) + work.slots() : 0;
-  if constexpr (Tune::LAST != 0) {
+  if constexpr (Tune::CHANNELS_LAST != 0) {
     const long long bias = last_bias_workspace(layer, sizes);
     return own > bias ? own : bias;
   } else {
@@ -268,6 +267,6 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
                          work.shares, grad_weight_out, weight_blocks, none, no_bias);
   }
   if (error != cudaSuccess) return error;
-  if constexpr (Tune::LAST != 0) return last_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+  if constexpr (Tune::CHANNELS_LAST != 0) return last_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
   else return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
 }

@@ -9,8 +9,9 @@ import pytest
 
 from workbench.core.errors import RenderError
 from workbench.core.expressions import evaluate, names_in
+from workbench.core.layer import MEMORY_FORMATS
 from workbench.core.presets import PRESETS, preset
-from workbench.core.space import SHARED_MEMORY, SearchSpace
+from workbench.core.space import MEMORY_FORMAT, SHARED_MEMORY, SearchSpace
 from workbench.core.variants import TEMPLATES, discover, parse
 
 GPUS = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # compute capability -> KB of shared memory for a block
@@ -47,6 +48,20 @@ def test_shared_memory_is_a_constraint_of_its_own(space: SearchSpace) -> None:
                         space.layer, "float32", sm=90)
     assert dict(freed.explain()) == {"all": 12, "TILE % CO == 0": -4, SHARED_MEMORY: -4, "valid": 4}
     assert dict(SearchSpace(freed.variant, freed.layer, "float32", sm=86).explain())["valid"] == 4
+
+
+def test_a_config_for_channels_last_is_for_that_alone(space: SearchSpace) -> None:
+    text = space.variant.text.replace('[tune]\n', '[tune]\nCHANNELS_LAST = {values = [0, 1], default = 0}\n')
+    variant = parse(text, space.variant.path)
+    contiguous, last = (SearchSpace(variant, space.layer, "float32", 90, memory_format=name) for name in MEMORY_FORMATS)
+    assert dict(contiguous.explain())[MEMORY_FORMAT] == -12 and MEMORY_FORMAT not in dict(last.explain())
+    assert dict(last.explain())["valid"] == 2 * dict(contiguous.explain())["valid"] == 8
+    assert contiguous.default["CHANNELS_LAST"] == 0 and last.default["CHANNELS_LAST"] == 1 and next(iter(last)) == last.default
+    wrong = {**contiguous.default, "CHANNELS_LAST": 1}
+    assert contiguous.why_not(wrong) == "Not run: CHANNELS_LAST=1 is for channels_last; the activations are contiguous."
+    assert contiguous.nearest(wrong) == contiguous.default
+    with pytest.raises(RenderError, match="the tunable CHANNELS_LAST has other values than 0 and 1"):
+        parse(text.replace("[0, 1]", "[0, 2]"), space.variant.path)
 
 
 def test_configs_are_valid_different_and_start_with_the_default(space: SearchSpace) -> None:

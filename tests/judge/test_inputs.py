@@ -10,6 +10,7 @@ import torch
 from workbench.core.layer import DTYPES, ConvTranspose, Workload
 from workbench.measure.clock.signs import Signs
 from workbench.measure.kernel import inputs
+from workbench.measure.kernel.buffers import row_of
 from workbench.measure.kernel.inputs import (
     BLOCK,
     FAR,
@@ -24,13 +25,14 @@ from workbench.measure.kernel.inputs import (
     shapes,
 )
 from workbench.measure.pytorch import aten
+from workbench.measure.pytorch.aten import channels_last
 
 WORKLOAD = Workload(ConvTranspose(2, 6, 4, 3, stride=2, groups=2), 3, (5, 7))
 HUGE = Workload(ConvTranspose(1, 1, 1, 1), 64, (1 << 24,))  # 2^30 terms in each element of grad_weight
 
 
-def _made(workload: Workload, name: str, kind: str) -> torch.Tensor:
-    tensor = torch.empty(shapes(workload)[name], dtype=getattr(torch, workload.dtype))
+def _made(workload: Workload, name: str, kind: str, layout: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+    tensor = torch.empty(shapes(workload)[name], dtype=getattr(torch, workload.dtype), memory_format=layout)
     fill(tensor, name, workload, kind)
     return tensor
 
@@ -43,6 +45,10 @@ def test_values(dtype: str) -> None:
     drawn = _made(workload, "input", NORMAL).double()
     assert abs(float(drawn.mean())) < 0.2 and 0.85 < float(drawn.std()) < 1.15
     assert not torch.equal(drawn, _made(workload, "input", RECHECK).double())
+    last = _made(workload, "input", NORMAL, torch.channels_last)
+    assert torch.equal(last.double(), drawn) and last.is_contiguous(memory_format=torch.channels_last)
+    last[1, 2, 3, 4] += 1
+    assert changed(last, "input", workload, NORMAL) == (1, ((1 * 6 + 2) * 5 + 3) * 7 + 4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -119,5 +125,9 @@ def test_results_follow_the_signs_of_channels_bit_for_bit(layer: ConvTranspose, 
             assert torch.equal(now[name], signs.changed(name, plain[name])), name
             part = slice(3, 11)
             assert torch.equal(now[name].reshape(-1)[part], signs.changed_part(name, plain[name].contiguous(), part)), name
+            if layer.dims > 1 and name in ("output", "grad_input"):
+                one, other = (row_of(channels_last(t[name])) for t in (now, plain))
+                assert torch.equal(one[part], signs.changed_part(name, channels_last(plain[name]), part)), name
+                assert not torch.equal(one, row_of(now[name].contiguous())) and len(one) == len(other)
     signs.end()
     assert len(seen) > 1 and all(torch.equal(t, before[n]) for n, t in tensors.items())

@@ -14,11 +14,12 @@ import pytest
 from workbench.core.cache import digest_of
 from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest
-from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
+from workbench.core.layer import DIRECTIONS, DTYPES, MEMORY_FORMATS, ConvTranspose, Workload
 from workbench.core.orders import BaselineOrder, DeviceOrder
 from workbench.core.presets import preset
 from workbench.core.replies import Event
 from workbench.core.trial import Status
+from workbench.core.variants import find
 from workbench.measure import device, truth
 from workbench.measure.kernel import launch
 from workbench.measure.kernel.judge import judge
@@ -26,7 +27,7 @@ from workbench.measure.kernel.launch import Launcher, MissingSymbol, problem_of
 from workbench.measure.kernel.stage import Stage
 from workbench.measure.pytorch import baselines
 
-from .bench import CROPPED, WORKLOAD, Apart, Built, bad_candidate, judge_apart, order
+from .bench import CROPPED, WORKLOAD, Apart, Built, bad_candidate, build_batch, judge_apart, order
 
 pytestmark = pytest.mark.xdist_group("bad_kernels")
 VOLUME = Workload(ConvTranspose(3, 2, 3, (2, 1, 3), stride=(1, 2, 3), padding=(0, 0, 1)), 2, (3, 2, 4))
@@ -55,6 +56,20 @@ def test_naive_is_right(naive: Built, scratch: Path, direction: str, dtype: str)
         assert list(result.errors) == wanted
         for errors in result.errors.values():
             assert errors.rel_l2 <= errors.allowed and errors.wrong == 0
+
+
+def test_a_launcher_that_takes_channels_last(tmp_path: Path, scratch: Path) -> None:
+    """Timed, so that its results are watched; in both formats of the caller. Told nothing, the judge finds it wrong."""
+    layer = ConvTranspose(2, 17, 9, 2, stride=2)
+    for direction in DIRECTIONS:
+        native = Candidate(find("persistent_packed", direction), layer, "bfloat16", {"CHANNELS_LAST": 1}, form="constant")
+        built = build_batch([native], tmp_path / direction)
+        for memory_format in MEMORY_FORMATS:
+            work = Workload(layer, 2, (4, 5), "bfloat16", memory_format)
+            right = judge_apart(order(built, native, work, scratch, time=True))
+            assert isinstance(right, Apart) and right.status == "OK", f"{direction} {memory_format}: {right}"
+            wrong = judge_apart(order(built, native, work, scratch, channels_last=False))
+            assert isinstance(wrong, Apart) and wrong.status == "MISMATCH", f"{direction} {memory_format}: {wrong}"
 
 
 def test_a_timed_trial(naive: Built, scratch: Path) -> None:

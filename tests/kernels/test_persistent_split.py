@@ -57,15 +57,16 @@ def test_every_way_is_right(every: bool, tmp_path: Path) -> None:
             assert outcome.status == "OK", f"{work.layer} {one.config} {dtype}: {outcome.status} {outcome.text}"
 
 
-PACKED_CONFIGS = [{"CONSUMERS": 3, "POSITIONS": 32, "COLUMNS": 128}, {"POSITIONS": 128, "GRID": 264}]
+PACKED_CONFIGS = [{"CONSUMERS": 3, "POSITIONS": 32, "COLUMNS": 128}, {"POSITIONS": 128, "GRID": 264}, {"CHANNELS_LAST": 1}]
 
 
 def test_packed_tensors_give_the_same(tmp_path: Path) -> None:
-    """persistent_packed: operands that hold channels contiguously, every other layer in each of the 16-bit types."""
+    """persistent_packed: operands that hold channels contiguously, every other layer in each of the 16-bit types; some layers
+    with activations that are channels_last."""
     variant, members = find("persistent_packed", "grad_weight", root=TEMPLATES), []
     for number, work in enumerate(WORK):
         other = replace(work, dtype=("bfloat16", "float16")[number % 2])
-        configs = ({}, PACKED_CONFIGS[number // 2 % 2])
+        configs = (({}, PACKED_CONFIGS[1]), (PACKED_CONFIGS[0], PACKED_CONFIGS[2]))[number // 2 % 2]
         members += [(candidate(variant, other, form="constant", **config), other) for config in configs]
     refused = {str(why_not(one, sm=90)) for one, _ in members} - {"None"}
     members = [(one, work) for one, work in members if why_not(one, sm=90) is None]

@@ -1,5 +1,5 @@
 """What the awkward layers do not reach in persistent_wgmma and persistent_packed: items split along K, rings that are filled
-again, residues side by side in one product, phases packed into units, and rows that begin anywhere."""
+again, residues side by side in one product, phases packed into units, rows that begin anywhere, and channels_last."""
 
 from __future__ import annotations
 
@@ -30,22 +30,30 @@ LAYERS = [
     work((6, 40), 1, 17, 264, 3, padding=1),                            # stride 1
     work((30,), 2, 33, 17, 12, stride=8, padding=4),                    # rows of 236: not all allow stores of 8 results
 ]
-CONFIGS = ({}, {"ROWS": 128, "COLUMNS": 32, "UNITS": 4})
+LAST = {"CHANNELS_LAST": 1, "COLUMNS": 64}
+CONFIGS = ({}, {"ROWS": 128, "COLUMNS": 32, "UNITS": 4}, LAST)
 NAMES = ("persistent_wgmma", "persistent_packed")
 DTYPES = ("float32", "bfloat16")
 
 
 def candidates(name: str, direction: str, config: dict, dtype: str, root: Path = TEMPLATES) -> list[tuple[Candidate, Workload]]:
     variant = find(name, direction, root=root)
-    layers = [*LAYERS[2:-1:2], LAYERS[-1]] if dtype != "float32" else LAYERS[direction == "forward"::2] if config else [
+    layers = [LONG[direction], *LAYERS[2 + (dtype == "float32")::2]] if config == LAST else [
+        *LAYERS[2:-1:2], LAYERS[-1]] if dtype != "float32" else LAYERS[direction == "forward"::2] if config else [
         *LONG.values(), *LAYERS[2 + (direction == "grad_input")::2]]  # one engine computes both directions
     works = [Workload(one.layer, one.batch, one.input_size, dtype) for one in layers]
     made = [(Candidate(variant, one.layer, dtype, config, form="constant"), one) for one in works]
     return [(one, its) for one, its in made if why_not(one, sm=EMULATED_SM) is None]
 
 
+def tried(name: str, config: dict, dtype: str) -> bool:
+    if config == LAST:
+        return name == "persistent_packed"
+    return not config or (name, dtype) == ("persistent_wgmma", "float32")
+
+
 @pytest.fixture(scope="module", params=[(n, d, c, t) for n in NAMES for d in ("forward", "grad_input") for c in CONFIGS
-                                        for t in DTYPES if not c or (t, n) == ("float32", NAMES[0])], ids=str)
+                                        for t in DTYPES if tried(n, c, t)], ids=str)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Library, list]:
     made = candidates(*request.param)
     assert len(made) > 2
@@ -53,7 +61,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_every_element_is_right(built: tuple[Library, list]) -> None:
-    """Every other result begins 4 bytes behind a sector's first."""
+    """Every other result begins 4 bytes behind a sector's first, with or without channels side by side."""
     library, made = built
     for number, (one, its) in enumerate(made):
         outcome = run(library, one, its, order=number, result_shift=number % 2 * 4)

@@ -10,7 +10,7 @@ from .expressions import evaluate, names_in
 from .gpu import GPU_LIMITS, gpu_limits, sm_of
 from .layer import INT32_MAX, ConvTranspose, Workload
 from .precision import PRECISIONS_OF
-from .variants import Variant
+from .variants import TAKES_CHANNELS_LAST, Variant
 
 AXES = ("d", "h", "w")
 EMULATED_SM = 90  # the emulator has the limits of this GPU, so that a config that fits there is tried here
@@ -52,7 +52,7 @@ class Candidate:
     @property
     def takes_channels_last(self) -> bool:
         """Whether its launcher takes activations that are channels_last in memory; else they are contiguous."""
-        return bool(self.config.get(self.variant.channels_last))
+        return bool(self.config.get(TAKES_CHANNELS_LAST))
 
 
 def layer_fields(layer: ConvTranspose) -> dict[str, int]:

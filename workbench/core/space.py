@@ -11,7 +11,7 @@ from math import prod
 from .candidate import Candidate, examined
 from .expressions import names_in
 from .layer import CHANNELS_LAST, CONTIGUOUS, ConvTranspose
-from .variants import Variant
+from .variants import TAKES_CHANNELS_LAST, Variant
 
 SHARED_MEMORY = "fits in shared memory"
 MEMORY_FORMAT = "is for the memory format"
@@ -52,7 +52,7 @@ class SearchSpace:
 
         A config that breaks several constraints counts for the first one.
         """
-        taken = dict.fromkeys((*self.variant.needs, SHARED_MEMORY, MEMORY_FORMAT), 0)
+        taken = dict.fromkeys((MEMORY_FORMAT, *self.variant.needs, SHARED_MEMORY), 0)
         valid = 0
         for config in self._all():
             reason = self.why_not(config)
@@ -101,8 +101,7 @@ class SearchSpace:
         """`why_not`, and the [derived] values if it came so far."""
         candidate = self.candidate(config)
         if candidate.takes_channels_last and self.memory_format != CHANNELS_LAST:
-            return (f"Not run: {self.variant.channels_last}=1 is for channels_last; the activations are "
-                    f"{self.memory_format}."), {}
+            return f"Not run: {TAKES_CHANNELS_LAST}=1 is for channels_last; the activations are {self.memory_format}.", {}
         return examined(candidate, sm=self.sm)
 
     def candidate(self, config: dict[str, int], *, compile_flags: tuple[str, ...] = ()) -> Candidate:

@@ -19,11 +19,13 @@ from .shipped import shipped
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "fp16", "bf16", "fp64")
 FORMS = ("constant", "runtime")
+# A tunable of this name is 1 where the launcher takes activations that are channels_last in memory; else they are contiguous.
+TAKES_CHANNELS_LAST = "CHANNELS_LAST"
 TEMPLATES = shipped("kernel_templates")
 FOLDERS = {**{launch: (launch,) for launch in LAUNCHES}, FOLDER: DIRECTIONS_OF_FOLDER}  # folder -> directions of its files
 _HEADER = re.compile(r"\A\s*/\*\s*variant\s*\n(?P<toml>.*?)\*/", re.S)
-_KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "arch", "kernel", "channels_last",
-         "tune", "derived", "plan"}
+_KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "min_sm", "arch", "kernel", "tune",
+         "derived", "plan"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,6 @@ class Variant:
     text: str
     arch: str = ""  # the target it must be compiled for, such as sm_90a; empty: the GPU's own
     kernel: str = ""  # the name of its main kernel, if that is not the variant's own
-    channels_last: str = ""  # the tunable that is 1 where activations are channels_last in memory
     forked_from: str = ""  # the id of a candidate: a person has edited its text, and this is the result
 
     @property
@@ -72,8 +73,8 @@ class Variant:
 
     def default_for(self, memory_format: str) -> dict[str, int]:
         """The default config; in channels_last the kernel reads and writes that format itself, if it can."""
-        native = {self.channels_last: 1} if self.channels_last and memory_format == CHANNELS_LAST else {}
-        return {**self.default_config, **native}
+        native = memory_format == CHANNELS_LAST and TAKES_CHANNELS_LAST in self.default_config
+        return {**self.default_config, **({TAKES_CHANNELS_LAST: 1} if native else {})}
 
     def config(self, chosen: dict[str, int] | None = None) -> dict[str, int]:
         """The default config with `chosen` put over it. Raises `BadRequest` for an unknown tunable or value."""
@@ -249,9 +250,8 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
              f"which is not among its values {values}")
         tune.append(Tunable(name, tuple(map(int, values)), int(spec["default"]), spec.get("help", "")))
     direction = _direction(head["computes"])
-    last = head.get("channels_last", "")
-    need(not last or any(t.name == last and t.values == (0, 1) and t.default == 0 for t in tune),
-         f"channels_last is {last!r}; name a tunable with the values 0 and 1, default 0")
+    need(all((t.values, t.default) == ((0, 1), 0) for t in tune if t.name == TAKES_CHANNELS_LAST),
+         f"the tunable {TAKES_CHANNELS_LAST} has other values than 0 and 1, or a default that is not 0")
     derived, plan = head.get("derived", {}), head.get("plan", {})
     for name, text_of in plan.items():
         need(isinstance(text_of, str), f"[plan] {name} is {text_of!r}; give a C++ expression in quotes")
@@ -261,7 +261,7 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
         name=head["name"], direction=direction, computes=tuple(head["computes"]),
         after=head.get("after", ""), idea=head["idea"], precision=tuple(head["precision"]), forms=tuple(forms),
         needs=tuple(head.get("needs", [])), min_sm=int(head.get("min_sm", 80)), arch=str(head.get("arch", "")),
-        kernel=str(head.get("kernel", "")), channels_last=str(head.get("channels_last", "")),
+        kernel=str(head.get("kernel", "")),
         tune=tuple(tune),
         derived=tuple(derived.items()), plan=tuple(plan.items()), path=path,
         text=lines_of(text, direction, path.name))

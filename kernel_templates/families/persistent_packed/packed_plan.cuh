@@ -6,7 +6,7 @@
 template <class Layer, class Tune, bool is_forward>
 struct PackedGatherPlan : GatherPlan<Layer, Tune, is_forward> {
   using Base = GatherPlan<Layer, Tune, is_forward>;
-  static constexpr bool LAST = Tune::LAST != 0;  // source and result are channels_last
+  static constexpr bool LAST = Tune::CHANNELS_LAST != 0;  // source and result are channels_last
   using AlongD = PackedAxis<is_forward, Base::KD, Base::SD, Base::PD, Base::DD>;
   using AlongH = PackedAxis<is_forward, Base::KH, Base::SH, Base::PH, Base::DH>;
   using AlongW = PackedAxis<is_forward, Base::KW, Base::S, Base::PW, Base::DW>;

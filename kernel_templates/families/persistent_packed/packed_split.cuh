@@ -31,7 +31,7 @@ struct PackedSplitPlan : GradSplitPlan<Layer, PackedSplitTune<Tune>> {
 template <class Layer, class Tune>
 struct PackedX {
   using Scalar = typename Layer::scalar;
-  static constexpr bool LAST = Tune::LAST != 0;
+  static constexpr bool LAST = Tune::CHANNELS_LAST != 0;
   static constexpr int PACK = 1, CHANNELS = 8, PLANES = 1, GROUPS = 1, K = Layer::in_channels, UNITS = ceil_div(K, 8);
   static constexpr int PHASES = 1, STEP_D = 1, STEP_H = 1, STEP_W = 1, BEFORE_D = 0, BEFORE_H = 0, BEFORE_W = 0;
   static constexpr __host__ __device__ int phase_of(int) { return 0; }
@@ -41,7 +41,7 @@ struct PackedX {
 template <class Layer, class Tune>
 struct PackedGy {
   using Scalar = typename Layer::scalar;
-  static constexpr bool LAST = Tune::LAST != 0;
+  static constexpr bool LAST = Tune::CHANNELS_LAST != 0;
   static constexpr int PACK = 1, CHANNELS = 8, GROUPS = 1, K = Layer::out_channels, UNITS = ceil_div(K, 8);
   static constexpr int STEP_D = Layer::stride_d, STEP_H = Layer::stride_h, STEP_W = Layer::stride_w, PLANES = STEP_W;
   static constexpr int PHASES = STEP_D * STEP_H;

@@ -83,6 +83,7 @@ class Comparison:
 
     def add(self, index: tuple[slice, ...], got: torch.Tensor, expected: torch.Tensor) -> None:
         """`got` in the result's dtype, `expected` in float64, both the block at `index`."""
+        got = got.contiguous()
         dtype = got.dtype
         if self._poisoned and bool((unwritten := count_poison(got)).any()):
             places = unwritten.view(-1).nonzero().view(-1)
