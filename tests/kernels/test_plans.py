@@ -2,7 +2,7 @@
 
 Every derived value is compared that `[plan]` does not leave empty, in every precision that the variant offers. The layers are
 the presets and the awkward ones of the other kernel tests. Of one layer each in 1-D, 2-D and 3-D every legal config is
-compared. Where there are more than plans.ALL_CONFIGS it is a seeded sample in which each pair of values of two tunables
+compared. Where there are more than ALL_CONFIGS it is a seeded sample in which each pair of values of two tunables
 occurs. `make test-long` compares all of them, except for implicit_gemm_mma, which has 345 600. Of all other layers it is the
 default config and a seeded sample. Where taps are summed in groups (grad_weight's split_mma and register_blocked) the first
 group is compared.
@@ -10,22 +10,182 @@ group is compared.
 
 from __future__ import annotations
 
+import ctypes
+import operator
+import random
+import re
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations, product
+from math import prod
 from pathlib import Path
 
 import pytest
 
 from tests.require import require
-from workbench.core.candidate import Candidate, derived_values, why_not
+from workbench.core.candidate import Candidate, derived_values, layer_fields, why_not
 from workbench.core.env import find_toolchain
+from workbench.core.expressions import names_in
 from workbench.core.layer import ConvTranspose
+from workbench.core.precision import PRECISIONS_OF
 from workbench.core.presets import PRESETS
 from workbench.core.template import render, render_batch
 from workbench.core.toolchain import nvcc_problem
 from workbench.core.variants import TEMPLATES, Variant, discover, find, parse
+from workbench.measure import emulator
 from workbench.measure.build.resources import parse_ptxas
 
-from .plans import ALL_CONFIGS, MORE, ROOTS, chosen, compared, computed, configs, different, read
+from .cases import ALONG, CASES, EXTREME
+from .harness import compile_quickly
+
+SM = 90             # what an older GPU can run, this one can
+ALL_CONFIGS = 200   # of a layer, before any condition; of more, each pair of values of two tunables,
+DRAWN = 100         # and so many draws
+SAMPLE = 1          # draws for every other layer, beside the default config
+MORE = 4000         # instead of ALL_CONFIGS in `make test-long`
+UNIT = 1000         # candidates in one translation unit
+LAYERS = list(dict.fromkeys([p.layer for p in PRESETS.values()] + [w.layer for w in (*CASES, *EXTREME, *ALONG)]))
+ROOTS = ("smem_bytes", "threads")  # read by the workbench itself
+_HOLDS = {"": operator.eq, ">=": operator.ge}
+_SCALARS = {"float32": ("float", "float"), "float64": ("double", "double"), "float16": ("__half", "float"),
+            "bfloat16": ("__nv_bfloat16", "float")}
+
+
+def chosen(variant: Variant, layers: Sequence[ConvTranspose] = LAYERS, *, all_configs: int = ALL_CONFIGS) -> list[Candidate]:
+    """Legal candidates in every precision, always the same ones: of the first layer of each number of dimensions that the
+    variant serves every config (above `all_configs`: pairs and draws); of every other layer the default and a few."""
+    found: list[Candidate] = []
+    for dtype, precision in ((d, p) for d, offered in PRECISIONS_OF.items() for p in variant.precision if p in offered):
+        draw, whole = random.Random(f"{variant.key} {precision}"), set()
+        for layer in layers:
+            few = _legal(variant, dtype, precision, layer, [{}, *(_any(variant, draw) for _ in range(SAMPLE))])
+            found += few
+            if few and layer.dims not in whole:
+                whole.add(layer.dims)
+                found += _many(variant, draw, all_configs,
+                               lambda configs, at=(variant, dtype, precision, layer): _legal(*at, configs))
+    return list({(one.layer, one.precision, tuple(one.config.items())): one for one in found}.values())
+
+
+def computed(candidates: Sequence[Candidate], folder: Path) -> list[dict[str, int]]:
+    """What the code makes of each of them, by the derived value's name. Candidates of one variant."""
+    units = (candidates[at:at + UNIT] for at in range(0, len(candidates), UNIT))
+    return [found for number, unit in enumerate(units) for found in _computed(unit, folder, f"plans{number}")]
+
+
+def different(candidates: Sequence[Candidate], code: Sequence[dict[str, int]]) -> list[str]:
+    """A sentence for each candidate whose header and code disagree."""
+    found = []
+    for one, constants in zip(candidates, code, strict=True):
+        header, how = derived_values(one, sm=SM), compared(one.variant)
+        wrong = [f"{name} is {int(header[name])} in the header, {sign} {constants[name]} in the code"
+                 for name, (sign, _) in how.items() if not _HOLDS[sign](int(header[name]), constants[name])]
+        if wrong:
+            found.append(f"{one.layer} {one.precision} {one.config}: {'; '.join(wrong)}")
+    return found
+
+
+def compared(variant: Variant) -> dict[str, tuple[str, str]]:
+    """Derived value -> ("" or ">=", the C++ expression it is compared with); without those that no constant stands for."""
+    plan = dict(variant.plan)
+    texts = {name: plan.get(name, f"Plan::{name.upper()}") for name, _ in variant.derived}
+    return {name: (">=" if text.startswith(">=") else "", text.removeprefix(">=")) for name, text in texts.items() if text}
+
+
+def configs(variant: Variant) -> int:
+    """How many configs differ in what decides anything."""
+    return prod(len(t.values) for t in variant.tune if t.name in read(variant))
+
+
+def read(variant: Variant) -> set[str]:
+    """Tunables and derived values that decide whether a config is legal, or that the workbench reads."""
+    derived = dict(variant.derived)
+    names: set[str] = set()
+    waiting = [*ROOTS, *(name for text in variant.needs for name in names_in(text))]
+    while waiting:
+        name = waiting.pop()
+        if name not in names:
+            names.add(name)
+            waiting += names_in(derived[name]) if name in derived else ()
+    return names
+
+
+def _legal(variant: Variant, dtype: str, precision: str, layer: ConvTranspose,
+           configs: Sequence[dict[str, int]]) -> list[Candidate]:
+    made = (Candidate(variant, layer, dtype, config, precision=precision) for config in configs)
+    return [one for one in made if why_not(one, sm=SM) is None]
+
+
+def _any(variant: Variant, draw: random.Random) -> dict[str, int]:
+    return {t.name: draw.choice(t.values) for t in variant.tune}
+
+
+def _many(variant: Variant, draw: random.Random, all_configs: int,
+          legal: Callable[[list[dict[str, int]]], list[Candidate]]) -> Iterator[Candidate]:
+    tune = [t for t in variant.tune if t.name in read(variant)]
+    if configs(variant) <= all_configs:
+        names = [t.name for t in tune]
+        yield from legal([dict(zip(names, values, strict=True)) for values in product(*(t.values for t in tune))])
+        return
+    yield from legal([_any(variant, draw) for _ in range(DRAWN)])
+    met: set[tuple[tuple[str, int], ...]] = set()
+    for a, b in combinations(tune, 2):
+        for pair in product(((a.name, v) for v in a.values), ((b.name, v) for v in b.values)):
+            for _ in range(6):  # draws; a pair may have no legal config at all
+                if pair not in met and (one := legal([_any(variant, draw) | dict(pair)])):
+                    met |= set(combinations(((t.name, one[0].config[t.name]) for t in tune), 2))
+                    yield one[0]
+
+
+def _computed(candidates: Sequence[Candidate], folder: Path, stem: str) -> list[dict[str, int]]:
+    source, library = folder / f"{stem}.cpp", folder / f"{stem}.so"
+    names = list(compared(candidates[0].variant))
+    text, structs = _source(candidates)
+    source.write_text(emulator.translate(text), encoding="utf-8")
+    made = compile_quickly(source, library)
+    if made.returncode:
+        named = sorted(set(re.findall(r"\b(?:Layer|Tune)\d+\b", made.stderr[:4000])))
+        raise AssertionError("\n".join([made.stderr[:4000], *(structs[name] for name in named)]))
+    answers = (ctypes.POINTER(ctypes.c_longlong) * len(candidates)).in_dll(ctypes.CDLL(str(library)), "answers")
+    return [dict(zip(names, answer[:len(names)], strict=True)) for answer in answers]
+
+
+def _source(candidates: Sequence[Candidate]) -> tuple[str, dict[str, str]]:
+    """The translation unit, and its structs of layers and configs by name: each stands in it once."""
+    variant = candidates[0].variant
+    headers: dict[str, str] = {}
+    for one in {one.dtype: one for one in candidates}.values():
+        headers |= dict(render(one).headers)
+    types = "".join(f"  using {name} = {text};\n" for name, text in variant.plan if name[:1].isupper())
+    values = ", ".join(f"(long long)({text})" for _, text in compared(variant).values())
+    asked = (f"template <class Layer, class Tune>\nstruct Asked {{\n{types}"
+             f"  static constexpr long long values[] = {{{values}}};\n}};")
+    numbers: dict[str, str] = {}
+    answers = []
+    for one in candidates:
+        layer, tune = _layer(one), _tune(one)
+        numbers.setdefault(layer, f"Layer{len(numbers)}")
+        numbers.setdefault(tune, f"Tune{len(numbers)}")
+        answers.append(f"Asked<{numbers[layer]}, {numbers[tune]}>::values")
+    structs = {name: f"struct {name} {{ {members} }};" for members, name in numbers.items()}
+    return "\n".join([*headers.values(), render(candidates[0]).body, asked, *structs.values(),
+                      'extern "C" const long long* const answers[];',
+                      f"const long long* const answers[] = {{{', '.join(answers)}}};\n"]), structs
+
+
+def _layer(one: Candidate) -> str:
+    scalar, accumulator = _SCALARS[one.dtype]
+    return (f"using scalar = {scalar}; using accumulator = {accumulator}; static constexpr bool is_constant = true; "
+            + _constants(layer_fields(one.layer)))
+
+
+def _tune(one: Candidate) -> str:
+    return f"static constexpr Precision precision = Precision::{one.precision}; " + _constants(one.config)
+
+
+def _constants(values: dict[str, int]) -> str:
+    return " ".join(f"static constexpr int {name} = {value};" for name, value in values.items())
+
 
 FEW_LAYERS = [PRESETS[name].layer for name in ("kb64", "kb71", "kb81")]
 PLANNED = [v for v in discover(TEMPLATES) if v.derived]

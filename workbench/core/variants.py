@@ -37,6 +37,10 @@ class Tunable:
     default: int
     help: str = ""
 
+    def default_for(self, memory_format: str) -> int:
+        """The default where activations have that memory format: a kernel that can reads and writes channels_last itself."""
+        return 1 if self.name == TAKES_CHANNELS_LAST and memory_format == CHANNELS_LAST else self.default
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -72,9 +76,8 @@ class Variant:
         return {t.name: t.default for t in self.tune}
 
     def default_for(self, memory_format: str) -> dict[str, int]:
-        """The default config; in channels_last the kernel reads and writes that format itself, if it can."""
-        native = memory_format == CHANNELS_LAST and TAKES_CHANNELS_LAST in self.default_config
-        return {**self.default_config, **({TAKES_CHANNELS_LAST: 1} if native else {})}
+        """The default config where activations have that memory format."""
+        return {t.name: t.default_for(memory_format) for t in self.tune}
 
     def config(self, chosen: dict[str, int] | None = None) -> dict[str, int]:
         """The default config with `chosen` put over it. Raises `BadRequest` for an unknown tunable or value."""

@@ -47,7 +47,7 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
         if precision and precision not in variant.precision:
             continue
         shape = form if form in variant.forms else variant.forms[0]
-        for config in _configs(variant, settings):
+        for config in _configs(variant, settings, workload):
             found.append(Candidate(variant, workload.layer, workload.dtype, config, precision, shape,
                                    names_of(compile_flags, "compile_flags")))
     if not found:
@@ -93,10 +93,11 @@ def parse_settings(words: Iterable[str]) -> dict[str, dict[str, list[int]]]:
     return settings
 
 
-def values_for(variant: Variant, settings: Settings) -> dict[str, Sequence[int]]:
-    """The values that the settings give to this variant's tunables; the more specific name wins."""
-    own = {t.name for t in variant.tune}
-    chosen: dict[str, Sequence[int]] = {k: v for k, v in settings.get("*", {}).items() if k in own}
+def values_for(variant: Variant, settings: Settings, workload: Workload) -> dict[str, Sequence[int]]:
+    """Values of this variant's tunables: the defaults of the workload's memory format, over them the settings; the more
+    specific name wins."""
+    chosen: dict[str, Sequence[int]] = {k: (v,) for k, v in variant.default_for(workload.memory_format).items()}
+    chosen |= {k: v for k, v in settings.get("*", {}).items() if k in chosen}
     for name in (variant.name, variant.key):  # "naive_gather", or "forward/naive_gather": that direction alone
         chosen |= settings.get(name, {})
     return chosen
@@ -152,6 +153,6 @@ def _offers(variant: Variant, workload: Workload, precision: str) -> bool:
     return any(p in variant.precision for p in ([precision] if precision else PRECISIONS_OF[workload.dtype]))
 
 
-def _configs(variant: Variant, settings: Settings) -> list[dict[str, int]]:
-    chosen = values_for(variant, settings)
+def _configs(variant: Variant, settings: Settings, workload: Workload) -> list[dict[str, int]]:
+    chosen = values_for(variant, settings, workload)
     return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]

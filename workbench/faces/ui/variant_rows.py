@@ -14,7 +14,7 @@ import streamlit as st
 
 from ...core.candidate import Candidate, resolved_values, why_not
 from ...core.errors import BadRequest
-from ...core.layer import FORWARD, LAUNCHES, ConvTranspose, Workload
+from ...core.layer import CONTIGUOUS, FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.precision import PRECISIONS_OF
 from ...core.variants import Tunable, Variant
 from . import address, results, state, theme
@@ -57,7 +57,7 @@ def note(variants: Sequence[Variant], choice: Choice) -> None:
     address.note("only", ",".join(v.key for v in on) if short else "")
     address.note("without", "" if short else ",".join(off))
     address.note("set", [f"{v.key}.{t.name}={','.join(map(str, chosen))}" for v in on for t in v.tune
-                         if (chosen := _chosen_values(_key(v), t)) != [t.default]])
+                         if (chosen := _chosen_values(_key(v), t)) != [_default(t)]])
     address.note("several", "yes" if st.session_state.get("several") else "")
 
 
@@ -199,7 +199,7 @@ def _chip(variant: Variant, key: str, choice: Choice) -> None:
 
 def _chip_text(variant: Variant, values: Mapping[str, Sequence[int]], resolved: Mapping[str, int]) -> str:
     """ "BLOCK 64, 128 · TILE_M auto 64": what somebody changed first; cut where the chip would be too long."""
-    order = sorted(variant.tune, key=lambda t: list(values[t.name]) == [t.default])
+    order = sorted(variant.tune, key=lambda t: list(values[t.name]) == [_default(t)])
     words = [f"{t.name} {', '.join(_value_text(t, v, resolved.get(t.name)) for v in values[t.name])}" for t in order]
     text = " · ".join(words)
     while len(text) > _CHIP_CHARACTERS and len(words) > 1:
@@ -216,7 +216,7 @@ def _tunable(key: str, tunable: Tunable, resolved: int | None) -> None:
     if several:
         st.session_state.setdefault(widget, values)
         st.session_state[kept] = st.multiselect(tunable.name, tunable.values, key=widget, help=tunable.help or None,
-                                                placeholder=str(tunable.default))
+                                                placeholder=str(_default(tunable)))
     else:
         st.session_state.setdefault(widget, values[0])
         st.session_state[kept] = [st.selectbox(
@@ -256,7 +256,11 @@ def _chosen_values(key: str, tunable: Tunable) -> list[int]:
     several = st.session_state.get("several", False)
     drawn = st.session_state.get(f"{'values' if several else 'value'} {key} {tunable.name}")  # newer than what is kept
     kept = (drawn if several else [drawn]) if drawn is not None else st.session_state.get(f"set {key} {tunable.name}", [])
-    return [v for v in kept if v in tunable.values] or [tunable.default]
+    return [v for v in kept if v in tunable.values] or [_default(tunable)]
+
+
+def _default(tunable: Tunable) -> int:
+    return tunable.default_for(st.session_state.get("memory_format", CONTIGUOUS))
 
 
 def _key(variant: Variant) -> str:

@@ -160,7 +160,7 @@ def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[
 
 
 def _candidate(variant: Variant, workload: Workload, settings: dict, precision: str, sm: int) -> Candidate:
-    values = values_for(variant, settings)
+    values = values_for(variant, settings, workload)
     for tunable, several in values.items():
         if len(several) != 1:
             raise BadRequest(f"An export takes one value for {tunable}; got {', '.join(map(str, several))}.", field="set")
