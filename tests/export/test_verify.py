@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -181,17 +182,18 @@ WORKLOADS = [Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 
 
 def recipes() -> list[Recipe]:
     """As few as hold every variant once: up to one of each direction, on the first layer that they serve, in one precision."""
-    waiting: dict[tuple[int, str], dict[str, list[Candidate]]] = {}
+    waiting: dict[tuple[Workload, str], dict[str, list[Candidate]]] = {}
     for variant in discover(TEMPLATES):
-        number, one = next((n, c) for n, c in ((n, Candidate(variant, w.layer, w.dtype, {})) for n, w in enumerate(WORKLOADS))
-                           if why_not(c, sm=EMULATED_SM) is None)
-        waiting.setdefault((number, one.precision), {}).setdefault(variant.direction, []).append(one)
+        works = [replace(w, dtype=variant.dtypes[0]) for w in WORKLOADS]
+        work, one = next((w, c) for w, c in ((w, Candidate(variant, w.layer, w.dtype, {})) for w in works)
+                         if why_not(c, sm=EMULATED_SM) is None)
+        waiting.setdefault((work, one.precision), {}).setdefault(variant.direction, []).append(one)
     found = []
-    for (number, _), by_direction in waiting.items():
+    for (work, _), by_direction in waiting.items():
         both = by_direction.pop(BACKWARD, [])
-        found += [Recipe(WORKLOADS[number], backward=one) for one in both]
+        found += [Recipe(work, backward=one) for one in both]
         for turn in range(max(map(len, by_direction.values()), default=0)):
-            found.append(Recipe(WORKLOADS[number], **{d: c[turn] for d, c in by_direction.items() if turn < len(c)}))
+            found.append(Recipe(work, **{d: c[turn] for d, c in by_direction.items() if turn < len(c)}))
     return found
 
 
