@@ -8,11 +8,13 @@ import shutil
 import signal
 import time
 import zipfile
+from pathlib import Path
 from statistics import median
 
 import pytest
 
 from tests.ticked import ticked
+from workbench.faces.cli import main
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser and one page at a time on a small machine
 GENERAL = ("naive_gather", "shared_weight_tiling", "warp_per_output")
@@ -209,3 +211,26 @@ def test_a_tune_is_watched_stopped_and_found_again_by_its_link(page):
     page.locator(".strip", has_text="Stopped. Best so far: forward").wait_for()
     assert page.locator(".st-key-tune_progress .point").count() == count > 0
     assert not page.foreign, page.foreign
+
+
+def test_the_report_is_one_file_whose_figures_need_no_network(chromium, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(Path(__file__).resolve().parents[2] / "sessions"))
+    file = tmp_path / "report.html"
+    assert main(["show", "recorded-h200-kernelbench", "--html", str(file)]) == 0
+    assert file.stat().st_size < 5_000_000
+    context = chromium.new_context(offline=True)
+    page, asked, wrong = context.new_page(), [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(f"file://{file}")
+    page.locator(".js-plotly-plot .main-svg").nth(2).wait_for()
+    assert asked == [f"file://{file}"] and not wrong
+    assert page.locator(".js-plotly-plot .point").count() > 60
+    page.get_by_placeholder("filter rows").first.fill("#81 (full) forward".split()[0])
+    rows = page.locator("table").first.locator("tbody tr:visible")
+    assert 0 < rows.count() < 12 and all("#81" in text for text in rows.all_inner_texts())
+    page.get_by_role("button", name="B / A").click()
+    ratios = [float(text.split("\t")[3].rstrip("×")) for text in rows.all_inner_texts()]
+    assert ratios == sorted(ratios, reverse=True) and ratios[0] > 4
+    context.close()
+    assert main(["show", "--html", str(file)]) == 2 and "show NAME --html FILE" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from workbench.faces.verbs import check as verb
 from workbench.measure.check.build_question import build_question
 from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, Told
-from workbench.measure.kernel.distance import distance
+from workbench.measure.kernel.validate import distance
 
 from . import models
 from .conftest import BAD_MODELS, failed, trial_of

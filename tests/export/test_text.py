@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,8 @@ def kernels_of(text: str) -> dict[str, dict]:
 
 @pytest.mark.parametrize("variant", discover(), ids=lambda v: v.key)
 def test_every_shipped_variant_can_be_exported(variant):
-    recipe = Recipe(SMALL, **{variant.direction: Candidate(variant, SMALL.layer, "float32", {})})
+    work = replace(SMALL, dtype=variant.dtypes[0])
+    recipe = Recipe(work, **{variant.direction: Candidate(variant, work.layer, work.dtype, {})})
     text = export_text(recipe)
     assert not re.search(r"\bpass\b|try:|except", text.replace("exception", ""))
     assert "__global__" in text and "load_inline" in text and "threadIdx." in text

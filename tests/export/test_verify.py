@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -181,18 +182,25 @@ WORKLOADS = [Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 
 
 def recipes() -> list[Recipe]:
     """As few as hold every variant once: up to one of each direction, on the first layer that they serve, in one precision."""
-    waiting: dict[tuple[int, str], dict[str, list[Candidate]]] = {}
+    waiting: dict[tuple[Workload, str], dict[str, list[Candidate]]] = {}
     for variant in discover(TEMPLATES):
-        number, one = next((n, c) for n, c in ((n, Candidate(variant, w.layer, w.dtype, {})) for n, w in enumerate(WORKLOADS))
-                           if why_not(c, sm=EMULATED_SM) is None)
-        waiting.setdefault((number, one.precision), {}).setdefault(variant.direction, []).append(one)
+        works = [replace(w, dtype=variant.dtypes[0]) for w in WORKLOADS]
+        work, one = next((w, c) for w, c in ((w, Candidate(variant, w.layer, w.dtype, {})) for w in works)
+                         if why_not(c, sm=EMULATED_SM) is None)
+        waiting.setdefault((work, one.precision), {}).setdefault(variant.direction, []).append(one)
     found = []
-    for (number, _), by_direction in waiting.items():
+    for (work, _), by_direction in waiting.items():
         both = by_direction.pop(BACKWARD, [])
-        found += [Recipe(WORKLOADS[number], backward=one) for one in both]
+        found += [Recipe(work, backward=one) for one in both]
         for turn in range(max(map(len, by_direction.values()), default=0)):
-            found.append(Recipe(WORKLOADS[number], **{d: c[turn] for d, c in by_direction.items() if turn < len(c)}))
+            found.append(Recipe(work, **{d: c[turn] for d, c in by_direction.items() if turn < len(c)}))
     return found
+
+
+def channels_last() -> Recipe:
+    """Kernels that take activations in that format, whatever the caller's is."""
+    work = Workload(ConvTranspose(2, 16, 24, 3, padding=1), 1, (4, 16), "bfloat16", "channels_last")
+    return Recipe(work, **{d: candidate(work, d, "persistent_packed", CHANNELS_LAST=1) for d in DIRECTIONS})
 
 
 RECIPES = recipes()
@@ -207,7 +215,7 @@ def test_each_variant_is_among_them() -> None:
     assert sorted(inside) == sorted(v.key for v in discover(TEMPLATES))
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=_id)
+@pytest.mark.parametrize("recipe", [*RECIPES, channels_last()], ids=_id)
 def test_it_takes_any_layout(recipe: Recipe, folder: Path, worker: WorkerProcess) -> None:
     result = run(worker, export_text(recipe), recipe.workload, folder)
     assert result.status == "OK", result

@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from workbench.core.candidate import EMULATED_SM, Candidate, why_not
-from workbench.core.layer import DTYPES, Workload
-from workbench.core.precision import PRECISIONS_OF
+from workbench.core.layer import Workload
 from workbench.core.variants import Variant, discover
 from workbench.measure.emulator import ASAN_FLAGS
 
@@ -25,7 +24,7 @@ from .harness import build_emulated, candidate, run
 def served(variant: Variant, number: int, *, every: bool) -> list[tuple[Candidate, Workload]]:
     """Of a few layers those that the variant serves, else the first of all that it does. The variant's `number` says which it
     gets if it gets one."""
-    dtype = next(d for d in DTYPES if set(PRECISIONS_OF[d]) & set(variant.precision))
+    dtype = variant.dtypes[0]
     one_each = "runtime" not in variant.forms   # each layer is one more instance to compile
 
     def among(works: Sequence[Workload]) -> list[tuple[Candidate, Workload]]:

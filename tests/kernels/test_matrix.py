@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from workbench.core.candidate import EMULATED_SM, Candidate, problem_fields, why_not
-from workbench.core.layer import DTYPES, Workload
-from workbench.core.precision import PRECISIONS_OF
+from workbench.core.layer import Workload
 from workbench.core.presets import MODELS
 from workbench.core.template import render, render_batch
 from workbench.core.variants import TEMPLATES, Variant, discover
@@ -77,23 +76,19 @@ def runs(one: Candidate) -> bool:
     return why_not(one, sm=EMULATED_SM) is None
 
 
-def dtypes(variant: Variant) -> list[str]:
-    return [d for d in DTYPES if set(PRECISIONS_OF[d]) & set(variant.precision)]
-
-
 def some(variant: Variant, form: str) -> list[Workload]:
     """Two layers in the run-time form; else one that it serves, as each is an instance to compile."""
     if form == "runtime":
         return TWO
     if "runtime" in variant.forms:
         return [TWO[VARIANTS.index(variant) % 2]]
-    first = dtypes(variant)[0]
+    first = variant.dtypes[0]
     return [w for w in (*TWO, *CASES[4:]) if runs(candidate(variant, replace(w, dtype=first), form=form))][:1]
 
 
 def served(variant: Variant, form: str) -> list[tuple[int, Workload]]:
     """Every layer that the variant serves by its default config, in its first dtype, with its number in CASES."""
-    works = [replace(w, dtype=dtypes(variant)[0]) for w in CASES]
+    works = [replace(w, dtype=variant.dtypes[0]) for w in CASES]
     return [(number, w) for number, w in enumerate(works) if runs(candidate(variant, w, form=form))]
 
 
@@ -107,9 +102,9 @@ def parts(variant: Variant, form: str) -> tuple[list[tuple[int, Workload]], list
 
 def instances(variant: Variant, form: str) -> list[Candidate]:
     """All that the tests below run of one variant in one form, but for those of `make test-long`."""
-    first = dtypes(variant)[0]
+    first = variant.dtypes[0]
     found = [candidate(variant, w, form=form) for _, w in parts(variant, form)[0]]
-    found += [candidate(variant, replace(w, dtype=d), form=form) for d in dtypes(variant) for w in some(variant, form)]
+    found += [candidate(variant, replace(w, dtype=d), form=form) for d in variant.dtypes for w in some(variant, form)]
     found += [candidate(variant, replace(w, dtype=first), form=form, **config) for config in half(variant, form)[0]
               for w in some(variant, form)]
     return [one for one in dict.fromkeys(found) if runs(one)]
@@ -158,7 +153,7 @@ def right(variant: Variant, form: str, works: list[tuple[int, Workload]], librar
 def test_every_dtype(variant: Variant, form: str, built: Built) -> None:
     """Integers bit for bit, floats within the tolerance of the dtype."""
     layers = FEW if form == "runtime" else some(variant, form)
-    for dtype in dtypes(variant):
+    for dtype in variant.dtypes:
         for number, layer in enumerate(layers):
             work = replace(layer, dtype=dtype)
             one = candidate(variant, work, form=form)
@@ -178,7 +173,7 @@ def test_extreme_configs(variant: Variant, form: str, built: Built) -> None:
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if half(v, "constant")[1]], ids=_id)
 def test_the_other_extreme_configs(variant: Variant, tmp_path: Path) -> None:
     configs, layers = half(variant, "constant")[1], some(variant, "constant")
-    made = [candidate(variant, replace(w, dtype=dtypes(variant)[0]), form="constant", **c) for c in configs for w in layers]
+    made = [candidate(variant, replace(w, dtype=variant.dtypes[0]), form="constant", **c) for c in configs for w in layers]
     if made := [one for one in made if runs(one)]:
         assert right_by(variant, "constant", configs, layers, build_emulated(made, tmp_path))
 
@@ -188,7 +183,7 @@ def right_by(variant: Variant, form: str, configs: list[dict[str, int]], layers:
     tried = 0
     for config in configs:
         for number, layer in enumerate(layers):
-            work = replace(layer, dtype=dtypes(variant)[0])
+            work = replace(layer, dtype=variant.dtypes[0])
             one = candidate(variant, work, form=form, **config)
             if runs(one):
                 tried += 1
@@ -207,7 +202,7 @@ def test_grad_bias_is_left_out_when_nobody_wants_it(variant: Variant, built: Bui
 
 def test_constant_library_refuses_another_layer(built: Built) -> None:
     variant = next(v for v in VARIANTS if {"constant", "runtime"} <= set(v.forms))  # a general one serves both layers
-    own = replace(some(variant, "constant")[0], dtype=dtypes(variant)[0])
+    own = replace(some(variant, "constant")[0], dtype=variant.dtypes[0])
     other = next(w for w in TWO if w.layer != own.layer)
     assert problem_fields(own) != problem_fields(other)
     outcome = run(built[variant.direction, "constant"], candidate(variant, own, form="constant"), other)
@@ -217,7 +212,7 @@ def test_constant_library_refuses_another_layer(built: Built) -> None:
 def test_all_directions_share_one_unit(tmp_path: Path) -> None:
     """Headers of different variants stand side by side in a batch: none may define another's names."""
     work = TWO[0]
-    members = [candidate(v, replace(work, dtype=d), form=v.forms[-1]) for v in VARIANTS for d in dtypes(v)]
+    members = [candidate(v, replace(work, dtype=d), form=v.forms[-1]) for v in VARIANTS for d in v.dtypes]
     rendered = [render(one) for one in members if runs(one)]
     source = tmp_path / "batch.cpp"
     source.write_text(translate(render_batch(rendered)), encoding="utf-8")

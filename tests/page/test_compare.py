@@ -14,10 +14,8 @@ from workbench.core.presets import preset
 from workbench.core.trial_parts import Against, Detail
 from workbench.drive.reporting import compare_plots, html_report, plots, report
 from workbench.drive.sessions.session import Session
-from workbench.faces.cli import main
 from workbench.faces.ui import results, state, workbench_page
 
-from ..browser.conftest import chromium as chromium
 from .test_belongs import said, tab
 from .test_report import CPU, H200, pytorch, timing, trial
 
@@ -194,30 +192,6 @@ def test_samples_are_drawn_in_the_order_taken_and_the_clocks_are_told(tmp_path) 
     assert "the last tenth takes 9.0 % longer than the first" in words and "7 more were dropped" in words
     assert "lowered its clocks during some samples" in words
     assert compare_plots.samples_over_time([trial("without", 1.0)], ["x"]) is None
-
-
-@pytest.mark.xdist_group("browser")  # one browser at a time on a small machine
-def test_the_report_is_one_file_whose_figures_need_no_network(chromium, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(SESSIONS))
-    file = tmp_path / "report.html"
-    assert main(["show", "recorded-h200-kernelbench", "--html", str(file)]) == 0
-    assert file.stat().st_size < 5_000_000
-    context = chromium.new_context(offline=True)
-    page, asked, wrong = context.new_page(), [], []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.goto(f"file://{file}")
-    page.locator(".js-plotly-plot .main-svg").nth(2).wait_for()
-    assert asked == [f"file://{file}"] and not wrong
-    assert page.locator(".js-plotly-plot .point").count() > 60
-    page.get_by_placeholder("filter rows").first.fill("#81 (full) forward".split()[0])
-    rows = page.locator("table").first.locator("tbody tr:visible")
-    assert 0 < rows.count() < 12 and all("#81" in text for text in rows.all_inner_texts())
-    page.get_by_role("button", name="B / A").click()
-    ratios = [float(text.split("\t")[3].rstrip("×")) for text in rows.all_inner_texts()]
-    assert ratios == sorted(ratios, reverse=True) and ratios[0] > 4
-    context.close()
-    assert main(["show", "--html", str(file)]) == 2 and "show NAME --html FILE" in capsys.readouterr().err
 
 
 def test_what_a_report_says_is_escaped(tmp_path) -> None:

@@ -85,7 +85,8 @@ def test_every_variant_that_serves_the_layer_is_ticked(page):
 
 
 def test_one_click_selects_all_none_one_direction_or_the_best_known(page):
-    for key, count in (("pick None", 0), ("pick Only", 6), ("pick All", len(ticked())), ("best known", 4)):
+    forward = [name for direction, name in ticked() if direction == "forward"]
+    for key, count in (("pick None", 0), ("pick Only", len(forward)), ("pick All", len(ticked())), ("best known", 4)):
         page.button(key=key).click()
         opened(page)
         label = f"Run {count}" if count else "Run"

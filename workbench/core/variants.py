@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BadRequest, RenderError
-from .layer import BACKWARD, CHANNELS_LAST, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES
+from .layer import BACKWARD, CHANNELS_LAST, DIRECTIONS, DTYPES, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES
+from .precision import PRECISIONS_OF
 from .shared_template import DIRECTIONS_OF_FOLDER, FOLDER, header_of, lines_of
 from .shipped import shipped
 
@@ -70,6 +71,11 @@ class Variant:
         """`forward/naive_gather`: unique. It is the path of the file without its ending, unless the file computes two
         directions."""
         return f"{self.direction}/{self.name}"
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes that it computes in one of its precisions."""
+        return tuple(d for d in DTYPES if set(PRECISIONS_OF[d]) & set(self.precision))
 
     @property
     def default_config(self) -> dict[str, int]:

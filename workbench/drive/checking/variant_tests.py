@@ -138,10 +138,15 @@ def to_json(cases: Sequence[CaseResult]) -> list[dict[str, Any]]:
 def planned(variants: Sequence[Variant], effort: str, sm: int, workloads: Sequence[Workload] = ()
             ) -> list[tuple[Candidate, Workload]]:
     """What `validate` tries on a GPU of that compute capability; where one variant does not apply, another serves the layer."""
-    work = list(workloads) or [w for dtype in DTYPES_OF[effort] for w in awkward_workloads(effort, dtype)]
-    served = [(c, w) for v in variants for w in work for c in _candidates(v, w, full=effort == "full")
-              if why_not(c, sm=sm) is None]
+    served = [(c, w) for v in variants for w in workloads or _awkward(v, effort)
+              for c in _candidates(v, w, full=effort == "full") if why_not(c, sm=sm) is None]
     return served if workloads else _few_layers(served, effort)
+
+
+def _awkward(variant: Variant, effort: str) -> list[Workload]:
+    """In the dtypes of that effort; a variant that computes none of them is tried in its first."""
+    dtypes = [dtype for dtype in DTYPES_OF[effort] if dtype in variant.dtypes] or variant.dtypes[:1]
+    return [w for dtype in dtypes for w in awkward_workloads(effort, dtype)]
 
 
 def _few_layers(plan: Sequence[tuple[Candidate, Workload]], effort: str) -> list[tuple[Candidate, Workload]]:

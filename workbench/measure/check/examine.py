@@ -16,7 +16,7 @@ from ...core.orders import DeviceOrder
 from ...core.replies import Checked, Event
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
-from ..kernel.distance import distance
+from ..kernel.validate import distance
 from .advice import advice_for_construction
 from .clock import times
 from .clock.contestant import Beside

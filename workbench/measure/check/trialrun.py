@@ -15,9 +15,8 @@ from ...core.precision import precision_of
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
 from ...core.typed import keys_of
 from ..kernel import findings
-from ..kernel.distance import distance
 from ..kernel.inputs import reduction_length
-from ..kernel.validate import HALF, Comparison, allowed_rel_l2
+from ..kernel.validate import HALF, Comparison, allowed_rel_l2, distance
 from .advice import advice_for, of_cuda
 from .foreign.process import Ended, Raised
 from .foreign.replies import NoTensor, Output

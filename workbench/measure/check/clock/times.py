@@ -18,9 +18,8 @@ from ....core.orders import Emit
 from ....core.precision import FROM_STRICTEST, precision_of
 from ....core.replies import CheckTimes, Event, OneByOne, WayAlone, WayTimes
 from ...clock import timing
-from ...kernel.distance import beside_noise, distance
 from ...kernel.inputs import reduction_length
-from ...kernel.validate import HALF
+from ...kernel.validate import HALF, beside_noise, distance
 from ..foreign import requests, waiting
 from ..foreign.process import Ended, Raised, kill_strays
 from ..foreign.replies import NoWay, Prepared, Way

@@ -16,7 +16,7 @@ import torch
 from ....core.answers import Answer, Question
 from ....core.check_parts import Log
 from ....core.layer import ConvTranspose
-from ...kernel.distance import distance
+from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun
 from . import cases

@@ -14,7 +14,7 @@ import torch
 from ....core import numbers
 from ....core.answers import Answer, Question
 from ....core.trial import Status
-from ...kernel.distance import distance
+from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
 from ..host.tf32 import DOWN, ROUNDINGS, UP
 from ..trialrun import Outcome, TrialRun, wide
