@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from workbench.core.command import parse_layer
 from workbench.core.derived_best import best_or_derived
 from workbench.core.env import find_toolchain
 from workbench.core.gpu import gpu_limits, sm_of
-from workbench.core.layer import BACKWARD, DIRECTIONS, LAUNCHES, ConvTranspose, Workload
+from workbench.core.layer import BACKWARD, CHANNELS_LAST, DIRECTIONS, LAUNCHES, ConvTranspose, Workload
 from workbench.core.precision import CLASSES_OF
 from workbench.core.presets import KERNELBENCH, MODELS
 from workbench.core.space import SearchSpace
@@ -32,8 +33,6 @@ from workbench.core.variants import TEMPLATES, Variant, discover, find
 from workbench.drive.bench.best import Nvcc
 from workbench.drive.exporting.best_recipe import best_recipe, left_to_pytorch
 from workbench.measure.build.resources import NVCC_FLAGS, TORCH_NVCC_FLAGS, parse_ptxas
-
-from .test_matrix import dtypes
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = discover(TEMPLATES)
@@ -54,6 +53,12 @@ def served(variant: Variant, number: int, dtype: str, form: str, sm: int) -> lis
     made = (Candidate(variant, layer, dtype, shared_memory(variant, sm), form=form)
             for layer in (*layers(variant)[at:], *layers(variant)[:at]))
     return [one for one in made if why_not(one, sm=sm) is None]
+
+
+def in_each_format(one: Candidate) -> list[Candidate]:
+    """The candidate, and where the variant has it, that for channels_last activations."""
+    native = one.variant.default_for(CHANNELS_LAST)
+    return [one, *([replace(one, config=native)] if native != one.variant.default_config else [])]
 
 
 def shared_memory(variant: Variant, sm: int) -> dict[str, int]:
@@ -83,14 +88,14 @@ def test_compiles_without_spills(direction: str, arch: str, rest: bool, tmp_path
     require(problem is None, str(problem))
     own, sm = arch if arch.endswith("a") else "", int(arch[3:5])
     chosen = [v for v in VARIANTS if v.direction == direction and v.arch == own]
-    kept = [(v, number, dtype, in_turn(v, dtype)) for v in chosen for number, dtype in enumerate(dtypes(v))]
+    kept = [(v, number, dtype, in_turn(v, dtype)) for v in chosen for number, dtype in enumerate(v.dtypes)]
     if rest:
         members = [one for v, number, dtype, _ in kept if number == 0 for one in served(v, number, dtype, "constant", sm)[1:]]
         members += [one for v, number, dtype, now in kept if not now for form in v.forms
                     for one in served(v, number, dtype, form, sm)[:1]]
     else:
-        members = [one for v, number, dtype, now in kept if now for form in v.forms
-                   for one in served(v, number, dtype, form, sm)[:1]]
+        members = [made for v, number, dtype, now in kept if now for form in v.forms
+                   for one in served(v, number, dtype, form, sm)[:1] for made in in_each_format(one)]
     assert members and (rest or {one.variant.name for one in members} == {v.name for v in chosen})
     started = time.monotonic()
     source = tmp_path / "batch.cu"

@@ -17,7 +17,7 @@ from workbench.core.variants import TEMPLATES, Variant, discover
 
 from .cases import CASES, label
 from .harness import build_emulated, candidate, run
-from .test_matrix import dtypes, extreme_configs, runs
+from .test_matrix import extreme_configs, runs
 
 THREE = [v for v in discover(TEMPLATES) if "tf32x3" in v.precision]
 # A row of more taps than one series holds; many chunks of channels; several rows of taps; many chunks where each output
@@ -111,7 +111,7 @@ def served(variant: Variant) -> list[tuple[Candidate, Workload]]:
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.key)
 def test_sixteen_bits(variant: Variant, every: bool, tmp_path: Path) -> None:
     """Integers: the truth rounded once, bit for bit, in whatever order threads run; floats within the tolerance."""
-    assert set(HALVES) <= set(dtypes(variant))
+    assert set(HALVES) <= set(variant.dtypes)
     tried = served(variant) if every else served(variant)[variant.direction == "forward"::2]
     library = build_emulated(list(dict.fromkeys(one for one, _ in tried)), tmp_path)
     wrong = []
