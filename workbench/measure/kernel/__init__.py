@@ -1,7 +1,6 @@
 """Judges one candidate. `judge` defines the order of the steps, `validate` the tolerances, `findings` the sentences.
 
 `inputs`, `buffers`, `stage`, `launch`   tensors, guard zones and poison, the tensors of one trial, the call
-`distance`                               of a result from the truth, in pieces
 `apart`                                  the same call in another process, for the emulator
 `interleave`                             times two right candidates in turns
 """
