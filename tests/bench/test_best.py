@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.require import require
-from tests.ticked import ticked
+from tests.shared import require, ticked
 from workbench.core.best_known import DERIVED, BestKnown, best_config, load, save
 from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.require import require
-from tests.ticked import ticked
+from tests.shared import require, ticked
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.ticked import ticked
+from tests.shared import ticked
 from workbench.core.candidate import Candidate
 from workbench.core.fork import fork
 from workbench.core.layer import ConvTranspose, Workload

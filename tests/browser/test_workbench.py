@@ -13,7 +13,7 @@ from statistics import median
 
 import pytest
 
-from tests.ticked import ticked
+from tests.shared import ticked
 from workbench.faces.cli import main
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser and one page at a time on a small machine

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.env import find_toolchain
 
 

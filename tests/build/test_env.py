@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.build.sources import ROOT
-from tests.require import require
+from tests.shared import require
 from workbench.core import env, toolkit_wheels
 from workbench.core.toolchain import find_toolchain
 

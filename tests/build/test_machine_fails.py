@@ -12,7 +12,7 @@ import pytest
 
 from tests.build.sources import ANSWER, TWICE, build_elsewhere, held_source, let_go, request, result_of
 from tests.build.test_live_and_killed import WORD, wait_for, wait_until
-from tests.require import require
+from tests.shared import require
 from workbench.core.env import find_toolchain
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.orders import JudgeOrder, ResourcesOrder

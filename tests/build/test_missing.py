@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.build.sources import ANSWER, PROGRAM, ROOT, request
-from tests.require import require
+from tests.shared import require
 from workbench.core.env import ninja_problem, nvcc_problem, torch_info
 from workbench.core.replies import Built
 from workbench.core.toolchain import Toolchain

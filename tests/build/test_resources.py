@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.require import require
+from tests.shared import require
 from workbench.core import sass
 from workbench.core.candidate import Candidate
 from workbench.core.env import find_toolchain

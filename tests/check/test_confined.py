@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.require import require
+from tests.shared import require
 from workbench.core import landlock, seccomp
 from workbench.core.answers import Answer
 from workbench.core.confinement import VARIABLE, Confinement, bwrap_problem

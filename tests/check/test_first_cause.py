@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.answers import Answer, Question
 from workbench.core.toolchain import find_toolchain
 from workbench.measure.check.build_question import build_question

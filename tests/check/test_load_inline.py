@@ -22,7 +22,7 @@ from workbench.measure.check.build_question import build_question, in_the_file
 from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, InlineCall, Told
 
-from ..require import require
+from ..shared import require
 from .broken_files import with_small_headers
 from .conftest import BAD_MODELS, failed
 

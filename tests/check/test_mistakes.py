@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from workbench.core.layer import ConvTranspose
-from workbench.measure.check.questions.mistakes import MISTAKES, evaluate, guess
+from workbench.measure.mistakes import MISTAKES, evaluate, guess
 
 LAYER = ConvTranspose(2, 4, 6, (3, 2), (2, 3), (1, 1), (1, 2), 2, True, (2, 1))
 ONE_GROUP = ConvTranspose(1, 3, 5, 3, 2, 1, 1, 1, True, 1)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.require import require
+from tests.shared import require
 from workbench.drive.running.worker_process import WorkerProcess
 from workbench.faces import cli
 

@@ -19,7 +19,7 @@ from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.variants import TEMPLATES
 
-from ..require import require
+from ..shared import require
 from .workloads import parameters
 
 MODULES = {1: torch.nn.ConvTranspose1d, 2: torch.nn.ConvTranspose2d, 3: torch.nn.ConvTranspose3d}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.layer import DIRECTIONS
 from workbench.core.variants import TEMPLATES, discover
 

@@ -1,6 +1,7 @@
 """A GPU that is there and cannot be used: `auto` is then the cpu, and who names the GPU hears what to install.
 
-Each case is a process that sees another machine: the driver lists a GPU, torch and nvcc are others or hidden.
+Each case is a process that sees another machine: the driver lists a GPU, torch and nvcc are others or hidden. At the
+end: an executor like Python's own, but for the end of the process.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.confinement import bwrap_problem
 from workbench.core.toolchain import find_toolchain
+from workbench.drive.machine.daemon_threads import DaemonThreads
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA_TORCH = "__version__ = '2.13.0'\ncuda = '13.0'\n"
@@ -101,3 +105,46 @@ def test_without_nvcc_a_gpu_can_still_be_named(machine) -> None:
 def test_a_gpu_that_is_not_there_cannot(machine) -> None:
     assert machine('resolve_device("cuda:1")', CUDA_TORCH, "13.0.88") == {
         "refused": "Device 'cuda:1' is not on this machine; choose cuda:0, cpu."}
+
+
+_LEAVES = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from workbench.drive.machine.daemon_threads import DaemonThreads
+{executor}(1).submit(time.sleep, 600)
+print("submitted", flush=True)
+"""
+
+
+def test_results_come_in_order_and_an_error_to_who_asks() -> None:
+    with DaemonThreads(3) as pool:
+        assert list(pool.map(lambda n: n * n, range(20))) == [n * n for n in range(20)]
+        wrong = pool.submit(int, "no number")
+        assert pool.submit(sum, [1, 2], start=3).result() == 6
+    with pytest.raises(ValueError, match="no number"):
+        wrong.result()
+
+
+def test_it_works_side_by_side_and_waits_for_the_last() -> None:
+    both, done = threading.Barrier(2, timeout=300), []
+    with DaemonThreads(2) as pool:
+        for name in "ab":
+            pool.submit(lambda n=name: (both.wait(), done.append(n)))
+    assert sorted(done) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("executor", "ends"), [(DaemonThreads, True), (ThreadPoolExecutor, False)])
+def test_the_process_ends_while_it_works(executor: type, ends: bool) -> None:
+    """And with Python's own it would not: otherwise this proves nothing."""
+    process = subprocess.Popen([sys.executable, "-c", _LEAVES.format(executor=executor.__name__)], cwd=ROOT, text=True,
+                               stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == "submitted\n"
+        process.wait(300 if ends else 2)
+        assert ends
+    except subprocess.TimeoutExpired:
+        assert not ends
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

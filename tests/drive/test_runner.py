@@ -23,14 +23,17 @@ from workbench.core.env import find_toolchain
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.trial import Status
+from workbench.core.typed import read
 from workbench.core.variants import discover, find
+from workbench.core.wrong_values import WrongValues, sentence
 from workbench.drive.machine.device_lock import DeviceLock
+from workbench.drive.reporting.tables import text_table
 from workbench.drive.running.request import Run, RunRequest
 from workbench.drive.running.resume import missing
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
 
-from ..require import require
+from ..shared import require
 from .conftest import WORKLOAD, bad, good, until
 
 Judge = Callable[..., tuple[Run, Session]]
@@ -60,6 +63,15 @@ def test_a_fault_is_a_trial_and_the_next_trial_works(name: str, status: Status, 
     assert by_name[name].kernel_ms is None and by_name[name].advice
     assert by_name["naive_gather"].ok and by_name["naive_gather"].kernel_ms
     assert run.state == "done" and all(row.phase == "done" for row in run.rows)
+
+
+def test_a_wrong_result_is_kept_with_where_it_is_wrong(judge: Judge, broken: Path) -> None:
+    _, session = judge(bad(broken, "no_divisibility_test"), time=False)
+    trial, = session.trials()
+    found = read(WrongValues, json.loads(session.blob(trial.blobs["wrong"])))
+    assert found.tensor == "output" and found.wrong > 0 and found.smallest is not None
+    assert trial.detail.shown["where"] == sentence(found) and "Looks like: no divisibility test" in sentence(found)
+    assert f"  {sentence(found)}" in text_table([trial]).splitlines()
 
 
 def test_a_kernel_that_never_ends_is_stopped_and_the_next_run_works(judge: Judge, broken: Path) -> None:

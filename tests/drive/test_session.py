@@ -23,7 +23,7 @@ from workbench.drive.sessions.files import blob
 from workbench.drive.sessions.recorded import candidate_of, source_of
 from workbench.drive.sessions.session import Session, SessionFull, list_sessions, unpack
 
-from ..require import require
+from ..shared import require
 from .conftest import WORKLOAD
 
 RECORDED = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench.zip")

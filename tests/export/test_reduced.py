@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.candidate import Candidate
 from workbench.core.env import find_toolchain
 from workbench.core.identity import candidate_id, canonical

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.build.sources import TWICE, request
-from tests.require import require
+from tests.shared import require
 from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose
 from workbench.core.occupancy import occupancy

@@ -10,7 +10,7 @@ import torch
 
 from tests.check import broken_files
 from tests.check.broken_files import Broken
-from tests.require import require
+from tests.shared import require
 from workbench.core.answers import Answer, CheckReport
 from workbench.core.layer import Workload
 from workbench.core.presets import preset

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.candidate import Candidate
 from workbench.core.ceilings import kept
 from workbench.core.layer import DIRECTIONS, FORWARD, ConvTranspose, Workload

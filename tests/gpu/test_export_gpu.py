@@ -21,7 +21,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.env import find_toolchain
 from workbench.core.toolchain import nvcc_problem
 from workbench.measure.clock import timing

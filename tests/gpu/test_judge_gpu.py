@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.judge.bench import CROPPED, LAYER, WORKLOAD, bad_candidate
-from tests.require import require
+from tests.shared import require
 from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
 from workbench.core.orders import BaselineOrder, BuildOrder, DeviceOrder, JudgeOrder

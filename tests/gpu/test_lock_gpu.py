@@ -12,7 +12,7 @@ import torch
 
 from tests.drive.conftest import WORKLOAD, good, until
 from tests.drive.test_device_lock import held_elsewhere
-from tests.require import require
+from tests.shared import require
 from workbench.drive.checking import variant_tests
 from workbench.drive.machine.device_lock import DeviceLock
 from workbench.drive.running.request import RunRequest

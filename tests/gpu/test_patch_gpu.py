@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.patching import INFERENCE, TRAINING, ModelSource, PatchReport
 from workbench.drive.patching.patch import PatchRequest, patch
 from workbench.drive.patching.text import report_text

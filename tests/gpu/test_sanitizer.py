@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.judge.bench import WORKLOAD, bad_candidate
-from tests.require import require
+from tests.shared import require
 from workbench.core.awkward import FEW
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.env import find_toolchain

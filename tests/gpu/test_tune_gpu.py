@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cli import cli
-from tests.require import require
+from tests.shared import require
 from workbench.core.env import gpus
 from workbench.drive.sessions.session import Session
 

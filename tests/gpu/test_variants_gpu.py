@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.errors import BadRequest
 from workbench.core.layer import BACKWARD, LAUNCHES, ConvTranspose, Workload

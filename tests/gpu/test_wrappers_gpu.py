@@ -12,7 +12,7 @@ import torch
 
 from tests.emulator.core_matrices import PRECISIONS, operands, pack, seen
 from tests.gpu.both import both, build_both
-from tests.require import require
+from tests.shared import require
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,9 @@
-"""Every bad kernel gets exactly its status; and for each guard, a kernel that gets through once it is taken away."""
+"""Every bad kernel gets exactly its status; for each guard, a kernel that gets through once it is taken away; and where wrong
+results are wrong."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,16 @@ from typing import Any
 import pytest
 
 from workbench.core.errors import RenderError
-from workbench.core.layer import Workload
-from workbench.core.orders import GUARDS, BuildOrder
+from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.orders import GUARDS, BuildOrder, ExplainOrder
 from workbench.core.template import render
 from workbench.core.variants import discover
+from workbench.core.wrong_values import WrongValues, sentence
 from workbench.drive.checking.attacks import attacks
 from workbench.measure.build.build import build
+from workbench.measure.kernel.explain import explain
+from workbench.measure.kernel.inputs import INTEGERS, NORMAL
+from workbench.measure.kernel.judge import judge
 
 from .bench import CROPPED, WORKLOAD, Apart, Built, Ended, bad_candidate, judge_apart, order
 from .conftest import NOT_BUILT, WANTED
@@ -146,3 +152,63 @@ def test_a_wrong_value_is_described(bad: Built, bad_root: Path, scratch: Path) -
     assert 0 < errors.wrong <= errors.count == prod(WORKLOAD.output_shape)
     assert errors.rel_l2 == pytest.approx(1.0)
     assert not errors.kernelbench_ok
+
+
+# A map of more positions than it has cells.
+LONG = Workload(ConvTranspose(1, 3, 5, 3, stride=2, padding=1, bias=True), batch=3, input_size=(300,))
+
+
+def explained(bad: Built, bad_root: Path, scratch: Path, name: str, work: Workload, direction: str = "forward") -> WrongValues:
+    asked = order(bad, bad_candidate(bad_root, name, direction=direction), work, scratch)
+    found = judge(asked, lambda event: None)
+    where = explain(ExplainOrder(asked, found.detail.shown["tensor"], found.detail.shown["inputs"]), lambda event: None).values
+    assert where is not None
+    return where
+
+
+def test_no_divisibility_test(bad: Built, bad_root: Path, scratch: Path) -> None:
+    found = explained(bad, bad_root, scratch, "no_divisibility_test", WORKLOAD)
+    assert (found.tensor, found.inputs, found.shape) == ("output", INTEGERS, WORKLOAD.output_shape)
+    assert found.looks_like is not None and found.looks_like.found.startswith("no divisibility test")
+    assert found.cells == WORKLOAD.output_size and len(found.shares) == found.cells[0] * found.cells[1]
+    phases = found.along["phase of W (position mod 3)"]
+    assert max(phases) > min(phases) and set(found.along) >= {"image", "channel", "phase of H (position mod 2)"}
+    case = found.smallest
+    assert case is not None and case.batch == 1 and case.input_size == (1, 1), case
+    total = sum(term.value for term in case.terms) + (case.bias or 0)
+    assert case.expected == total != case.got, "the terms add up to the truth"
+    assert "Looks like: no divisibility test" in sentence(found) and "Smallest case: a batch of 1" in sentence(found)
+
+
+def test_a_row_that_is_never_written(bad: Built, bad_root: Path, scratch: Path) -> None:
+    found = explained(bad, bad_root, scratch, "skips_last_row", WORKLOAD)
+    rows, columns = found.cells
+    wrong = [n // columns for n, share in enumerate(found.shares) if share]
+    assert set(wrong) == {rows - 1} and len(wrong) == columns and found.not_finite == found.wrong
+    assert found.along["image"] == (0, 28) and found.along["channel"] == (0, 0, 0, 56), "21 of 756, and of 378"
+    assert sentence(found).startswith("Wrong are only image 1 (2.8 %); only channel 3 (5.6 %)"), sentence(found)
+
+
+def test_a_tap_that_is_left_out_is_named(bad: Built, bad_root: Path, scratch: Path) -> None:
+    found = explained(bad, bad_root, scratch, "input_gradient_lacks_a_tap", WORKLOAD, "backward")
+    assert found.tensor == "grad_input" and found.looks_like is None and found.smallest is not None
+    assert found.smallest.said.startswith("the term of tap (") and found.smallest.said.endswith("is missing")
+    assert found.smallest.expected == sum(term.value for term in found.smallest.terms)
+
+
+def test_gradients_of_parameters_and_a_map_with_cells_of_several_positions(bad: Built, bad_root: Path, scratch: Path) -> None:
+    found = explained(bad, bad_root, scratch, "weight_gradient_doubled", WORKLOAD, "backward")
+    assert found.tensor == "grad_weight" and found.cells == WORKLOAD.layer.kernel_size and min(found.shares) > 900
+    assert set(found.along) == {"input channel", "output channel"} and sentence(found).startswith("No place is worse")
+    bias = explained(bad, bad_root, scratch, "forgets_grad_bias", WORKLOAD, "grad_weight")
+    assert bias.tensor == "grad_bias" and bias.cells == (1,) and bias.wrong == bias.count == 4
+    long = explained(bad, bad_root, scratch, "no_divisibility_test", LONG)
+    assert long.step == (3,) and long.cells == (200,) and "W mod 32" in long.along and len(long.along["W mod 32"]) == 32
+
+
+def test_what_is_right_again_has_nothing_to_explain(naive: Built, scratch: Path) -> None:
+    candidate = next(c for c in naive.symbols if c.direction == "forward" and c.dtype == "float32")
+    asked = order(naive, candidate, WORKLOAD, scratch)
+    assert explain(ExplainOrder(asked, "output", NORMAL), lambda event: None).values is None
+    gone = replace(asked, library=scratch / "gone.so")
+    assert explain(ExplainOrder(gone, "output", NORMAL), lambda event: None).values is None

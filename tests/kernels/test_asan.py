@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.variants import TEMPLATES
 from workbench.measure.emulator import asan_environment, translate
 

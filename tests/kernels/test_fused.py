@@ -74,3 +74,67 @@ def _outcome(variant: Variant, folder: Path) -> Outcome:
 
 def _exact(variant: Variant, work: Workload, precision: str, **config: int) -> Candidate:
     return replace(candidate(variant, work, form="constant", **config), precision=precision)
+
+
+# grad_bias that strip_wgmma adds up in the same read of gy: each element once, by whichever block it is staged.
+# As KernelBench's #74, #64, #71, #61 and #58; then groups, odd channels and sizes, crops, dilations, an output_padding
+# whose last positions no tile reaches (then sum_channel adds up, as it does where the rows of gy have gaps).
+STRIP_WORK = [Workload(ConvTranspose(1, 32, 64, 5, dilation=3), 2, 300),
+        Workload(ConvTranspose(1, 128, 128, 3), 2, 130),
+        Workload(ConvTranspose(2, 32, 32, 3, padding=1), 2, (9, 64)),
+        Workload(ConvTranspose(3, 48, 48, 3), 1, (2, 4, 62)),
+        Workload(ConvTranspose(3, 16, 16, (3, 5, 7), padding=(1, 2, 3)), 1, (2, 4, 66)),
+        Workload(ConvTranspose(2, 10, 36, (2, 3), padding=(1, 4), groups=2), 2, (7, 129)),
+        Workload(ConvTranspose(2, 34, 6, 3, padding=(0, 1), dilation=(3, 2), output_padding=(0, 1)), 1, (4, 64)),
+        Workload(ConvTranspose(3, 8, 40, (2, 2, 3), padding=(1, 0, 1), dilation=(2, 3, 1)), 1, (3, 4, 33)),
+        Workload(ConvTranspose(2, 16, 16, 3, dilation=2, output_padding=1), 1, (5, 64)),
+        Workload(ConvTranspose(2, 16, 24, 3, stride=(2, 1), padding=1, output_padding=(1, 0)), 2, (5, 40))]
+STRIP_CONFIGS = [{"U": 1}, {"U": 2}, {"U": 1, "STRIP": 16, "BLOCKS": 264}, {"U_TILES": 2, "CONSUMERS": 2, "STAGES": 2},
+           {"ROLL": 0, "U": 1}, {"U": 1, "COLUMNS": 96, "CONSUMERS": 1, "COPY_WARPS": 4}]
+
+
+def _strip_members(variant: Variant, every: bool) -> list[tuple[Candidate, Workload]]:
+    """Layers as they come, and each with one of the configs, another one from layer to layer; or (`every`) all with both."""
+    found = [(candidate(variant, work, form="constant", **config), work) for number, work in enumerate(STRIP_WORK)
+             for config in ({}, STRIP_CONFIGS[number % len(STRIP_CONFIGS)]) if config or every or number % 2 == 0]
+    return [(one, work) for one, work in dict.fromkeys(found) if why_not(one, sm=90) is None]
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "every"])
+def test_every_element_of_a_strip_counts_once_in_the_bias(every: bool, tmp_path: Path) -> None:
+    members = _strip_members(find("strip_wgmma", "grad_weight", root=TEMPLATES), every)
+    assert len(members) >= (18 if every else 14) and {work.layer for _, work in members} == {work.layer for work in STRIP_WORK}
+    library = build_emulated(list(dict.fromkeys(one for one, _ in members)), tmp_path)
+    for number, (one, work) in enumerate(members):
+        for values in ("integers", "floats") if number % 4 == 0 else ("integers",):
+            outcome = run(library, one, work, order=number + 1, values=values)
+            assert outcome.status == "OK", f"{work.layer} {one.config} {values}: {outcome.status} {outcome.text}"
+
+
+STRIP_SLIPS = {  # number of the work, config, what is taken out, what is put there
+    "a halo added everywhere": (1, {}, "step.halo && unit.half", "unit.half"),
+    "the last halo left out": (2, {}, "step.halo && unit.half", "false && unit.half"),
+    "rows that a share brings again": (2, {}, "(!at.warms() || at.h == 0)", "true"),
+    "rows before the first tile left out": (2, {}, "(!at.warms() || at.h == 0)", "!at.warms()"),
+    "rows added with every tap that meets them": (3, {}, "counts = counts && (step.last_d ||", "counts = counts && (true ||"),
+    "rows of the last taps left out": (3, {}, "(step.last_d || ", "("),
+    "sums of a dirty start": (0, {}, "[&](int turn) { of_turn(turn) = 0.f; }", "[&](int) {}"),
+}
+
+
+@pytest.mark.parametrize("slip", STRIP_SLIPS)
+def test_a_slip_in_the_bias_of_a_strip_is_caught(slip: str, tmp_path: Path) -> None:
+    number, config, old, new = STRIP_SLIPS[slip]
+    root = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, root)
+    file = root / "families/strip_wgmma/bias.cuh"
+    text = file.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new), encoding="utf-8")
+    outcome = _strip_outcome(next(v for v in discover(root) if v.key == "grad_weight/strip_wgmma"), number, config, tmp_path)
+    assert outcome.status != "OK" and "grad_bias" in outcome.text, outcome
+
+
+def _strip_outcome(variant: Variant, number: int, config: dict[str, int], folder: Path) -> Outcome:
+    one = candidate(variant, STRIP_WORK[number], form="constant", **config)
+    return run(build_emulated([one], folder / "build"), one, STRIP_WORK[number], order=3)

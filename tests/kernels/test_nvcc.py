@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.best_known import BestKnown, load
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.command import parse_layer

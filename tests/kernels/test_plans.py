@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.require import require
+from tests.shared import require
 from workbench.core.candidate import Candidate, derived_values, layer_fields, why_not
 from workbench.core.env import find_toolchain
 from workbench.core.expressions import names_in

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.require import require
+from tests.shared import require
 from workbench.core import source_parts
+from workbench.core.check_parts import LooksLike
 from workbench.core.env import find_toolchain
 from workbench.core.presets import preset
 from workbench.core.trial import DEFAULT_ADVICE, Status
+from workbench.core.typed import to_json
 from workbench.core.variants import find
+from workbench.core.wrong_values import SmallestWrong, Term, WrongValues
 from workbench.drive.sessions.session import Session
 
 from .test_belongs import tab
@@ -43,6 +46,29 @@ def shown(session: str, trial_id: str, *, key: str = "inspect_session") -> str:
 def recorded(monkeypatch) -> Path:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(SESSIONS))
     return SESSIONS / "recorded-h200-kernelbench.zip"
+
+
+def test_a_wrong_result_is_drawn_with_its_smallest_case(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "wrong")
+    work = preset("kb74").workload("small")
+    terms = (Term((0,), (3,), 2.0), Term((2,), (1,), -6.0))
+    case = SmallestWrong(1, (5,), (0, 2, 6), 2.0, -4.0, terms, None, "the term of tap 2 is missing")
+    found = WrongValues("output", "exact integers", work.output_shape, 12, 0, (6,), (27,), (0, 0, 1000, 0, 0, 0),
+                        {"channel": (0, 1000)}, ((0, 12),), case, LooksLike("l", "taps flipped", "Read weight[k].", 3, ()))
+    blob = session.put_blob(to_json(found).encode())
+    session.append(replace(trial("mine", None), workload=work, status=Status.MISMATCH, blobs={"wrong": blob}))
+    one, = session.trials()
+    at = AppTest.from_function(_app, default_timeout=300)
+    at.query_params["inspect_session"], at.query_params["trial"] = "wrong", one.trial_id
+    at.run()
+    assert not at.exception
+    text = unescape("\n".join(element.body for element in at.get("html")))
+    assert "Wrong are only channel 1 (100 %). Looks like: taps flipped." in text and "Read weight[k]." in text
+    assert "a cell has 27 positions" in text and "y[0, 2, 6], batch 1, input size 5: the term of tap 2 is missing." in text
+    assert "(2,)" in text and "-6" in text and len(at.get("plotly_chart")) == 3
+    session.append(replace(one, trial_id="0" * 12, blobs={"wrong": session.put_blob(b"{}")}))
+    assert "Where it is wrong" not in shown("wrong", "0" * 12), "what cannot be read is left out"
 
 
 def test_the_main_kernel_has_the_gauges_and_its_helpers_a_line_beneath(recorded) -> None:

@@ -13,8 +13,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.bench.made import recorded, trial
-from tests.require import require
-from tests.ticked import ticked
+from tests.shared import require, ticked
 from workbench.core import facts, numbers
 from workbench.core.layer import Workload
 from workbench.core.presets import preset

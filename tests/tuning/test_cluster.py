@@ -35,7 +35,7 @@ from workbench.faces import exit_codes
 
 from ..cli.test_cli import cli
 from ..drive.conftest import until
-from ..require import require
+from ..shared import require
 from .test_processes import LAYER, NAIVE, of_the_search, started
 from .test_tune import CPU, RECORDED, WORK
 

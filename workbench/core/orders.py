@@ -22,6 +22,7 @@ from .replies import (
     Compiled,
     Device,
     Event,
+    Explained,
     Judged,
     MachineCode,
     ModuleJudged,
@@ -147,6 +148,18 @@ class JudgeOrder(Order[Judged]):
 
 
 @dataclass(frozen=True)
+class ExplainOrder(Order[Explained]):
+    """Launch a candidate that was found wrong once more, and say where `tensor` is wrong. A kernel may fault on the smaller
+    sizes that are tried, so this is asked when the outcome is known."""
+
+    operation = "explain"
+    reply = Explained
+    of: JudgeOrder
+    tensor: str
+    inputs: str                        # the kind on which it was wrong
+
+
+@dataclass(frozen=True)
 class CompareOrder(Order[Compared]):
     """Time a candidate in turns with a way of PyTorch's (a key of `pytorch_ways.WAYS`) or with another candidate."""
 
@@ -252,5 +265,5 @@ class PatchOrder(Order[Patched]):
 
 
 ORDERS: dict[str, type[Order[Any]]] = {order.operation: order for order in (
-    PingOrder, WarmOrder, DeviceOrder, CeilingsOrder, BuildOrder, ResourcesOrder, MachineCodeOrder, JudgeOrder, CompareOrder,
-    BaselineOrder, CompileOrder, ModuleOrder, CheckOrder, InspectOrder, PatchOrder)}
+    PingOrder, WarmOrder, DeviceOrder, CeilingsOrder, BuildOrder, ResourcesOrder, MachineCodeOrder, JudgeOrder, ExplainOrder,
+    CompareOrder, BaselineOrder, CompileOrder, ModuleOrder, CheckOrder, InspectOrder, PatchOrder)}

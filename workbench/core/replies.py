@@ -14,6 +14,7 @@ from .confinement import Confinement
 from .layer import Workload
 from .trial import Errors, Status, Timing
 from .trial_parts import Detail, Kernels, TrialBuild, TrialDevice
+from .wrong_values import WrongValues
 
 
 @dataclass(frozen=True)
@@ -140,11 +141,19 @@ class Judged(Outcome):
     """One candidate's trial. `restart`: the CUDA context is lost, and the process ends after this reply."""
 
     errors: dict[str, Errors] = field(default_factory=dict)   # result -> errors
+    where: WrongValues | None = None                          # asked later, by an order of its own
     kernel_ms: Timing | None = None
     samples: tuple[float, ...] = ()
     memory: dict[str, int] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     restart: bool = False
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Where a wrong result is wrong; None where a second launch was right or did not end well."""
+
+    values: WrongValues | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,9 @@ class Status(StrEnum):
 # Nothing was judged, because of the machine or because the kernel does not serve this layer.
 NOT_JUDGED = frozenset({Status.SKIPPED, Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.OUT_OF_MEMORY})
 
+# The kernel ran to its end, and its results are wrong.
+WRONG = frozenset({Status.UNWRITTEN, Status.NON_FINITE, Status.MISMATCH})
+
 # What to do next, if the trial has no more exact advice: one step, imperative, one line.
 DEFAULT_ADVICE = {
     Status.OK: "Compare it with the best PyTorch, or try other tunables.",

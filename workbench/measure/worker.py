@@ -32,6 +32,7 @@ OPS = {
     "machine_code": "build.machine_code:machine_code_op",
     "device": "device:describe",
     "judge": "kernel.judge:judge",
+    "explain": "kernel.explain:explain",
     "baseline": "pytorch.baselines:measure",
     "compile": "pytorch.baselines:fill_compile_cache",
     "compare": "kernel.interleave:compare",

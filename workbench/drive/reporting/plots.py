@@ -15,6 +15,7 @@ from ...core import numbers
 from ...core.layer import BACKWARD, DIRECTIONS, FORWARD, LAUNCHES
 from ...core.precision import QUALIFIES
 from ...core.trial import FORMULATION, NOT_DROP_IN, Status, Timing, Trial
+from ...core.wrong_values import WrongValues
 from . import report
 
 LIGHT = {"ink": "#1B2028", "mute": "#5B6472", "line": "#E1E4EA", "grid": "#EEF0F3", "bg": "#FFFFFF", "bg2": "#F5F6F8",
@@ -147,6 +148,61 @@ def samples(values_ms: Sequence[float], *, median_ms: float, floor_ms: float | N
     style(figure, height=190, mode=mode, top=10)
     figure.update_xaxes(title_text="sample, in order taken")
     figure.update_yaxes(title_text="ms", range=[0, 1.15 * max([*values_ms, floor_ms or 0])], nticks=5)
+    return figure
+
+
+def wrong_map(found: WrongValues, *, mode: str = "light") -> go.Figure:
+    """Share of wrong values by position: a strip in 1-D, an image in 2-D, slices along D in 3-D."""
+    colours = _palette(mode)
+    dims = len(found.cells)
+    slices = found.cells[0] if dims == 3 else 1
+    rows, columns = (found.cells[-2] if dims > 1 else 1), found.cells[-1]
+    across = min(slices, 4)
+    titles = [f"D = {n * found.step[0]}" for n in range(slices)] if slices > 1 else None
+    figure = make_subplots(rows=-(-slices // across), cols=across, subplot_titles=titles, horizontal_spacing=0.04)
+    most, gap = max(found.shares) / 10, int(max(rows, columns) <= 32)
+    taps = found.tensor == "grad_weight"
+    names = ["tap along H", "tap along W"] if taps else ["H", "W"]
+    for number in range(slices):
+        flat = found.shares[number * rows * columns:(number + 1) * rows * columns]
+        row, column = number // across + 1, number % across + 1
+        figure.add_trace(go.Heatmap(
+            z=[[share / 10 for share in flat[r * columns:(r + 1) * columns]] for r in range(rows)], zmin=0, zmax=most,
+            x0=0, dx=found.step[-1], y0=0, dy=found.step[-2] if dims > 1 else 1, xgap=gap, ygap=gap,
+            colorscale=[(0, colours["grid"]), (1e-6, colours["other"]), (1, colours["bad"])],
+            showscale=number == 0, colorbar={"title": {"text": "wrong, %"}, "thickness": 12, "outlinewidth": 0},
+            hovertemplate=f"{names[0]} %{{y}}, {names[1]} %{{x}}: %{{z:.1f}} % wrong<extra></extra>"), row, column)
+        figure.update_xaxes(title_text=names[1] if slices == 1 else "", row=row, col=column)
+        figure.update_yaxes(title_text=names[0] if dims == 2 else "", autorange="reversed", showticklabels=dims > 1,
+                            row=row, col=column)
+    return style(figure, height=120 if dims == 1 else 320 if slices == 1 else 200 * -(-slices // across), mode=mode,
+                 top=26 if slices > 1 else 10)
+
+
+def wrong_shares(found: WrongValues, *, mode: str = "light") -> go.Figure | None:
+    """Share of wrong values of each image, channel, phase and place in a warp; None where there is nothing to tell apart."""
+    if not found.along:
+        return None
+    colours = _palette(mode)
+    figure = make_subplots(rows=len(found.along), cols=1, vertical_spacing=0.5 / max(2, len(found.along)))
+    for number, (name, shares) in enumerate(found.along.items(), 1):
+        figure.add_trace(go.Bar(x=list(range(len(shares))), y=[share / 10 for share in shares], marker_color=colours["bad"],
+                                hovertemplate=f"{name} %{{x}}: %{{y:.1f}} % wrong<extra></extra>"), number, 1)
+        figure.update_xaxes(title_text=name, title_standoff=2, dtick=1 if len(shares) <= 16 else None, row=number, col=1)
+        figure.update_yaxes(title_text="wrong, %", rangemode="tozero", nticks=4, row=number, col=1)
+    return style(figure, height=130 * len(found.along), mode=mode, top=10)
+
+
+def wrong_errors(found: WrongValues, *, mode: str = "light") -> go.Figure | None:
+    """How far off the wrong values are, by powers of ten of the root mean square of the truth; None where all are NaN."""
+    if not found.decades:
+        return None
+    colours = _palette(mode)
+    figure = go.Figure(go.Bar(x=[f"1e{decade}" for decade, _ in found.decades], y=[count for _, count in found.decades],
+                              marker_color=colours["best"], hovertemplate="%{y} values from %{x}<extra></extra>"))
+    style(figure, height=190, mode=mode, top=10)
+    figure.update_xaxes(title_text="error / root mean square of the truth, from", type="category")
+    figure.update_yaxes(title_text="wrong values", rangemode="tozero", nticks=5)
     return figure
 
 

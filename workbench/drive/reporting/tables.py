@@ -70,8 +70,9 @@ def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
     lines += aligned(cells)
     for trial in standing:
         if not trial.ok:
+            where = trial.detail.shown.get("where", "")
             lines += ["", f"{trial.status}  {trial.name} {trial.direction} ({trial.trial_id}): {trial.headline}",
-                      f"  {trial.advice}", f"  {trial.command}"]
+                      *([f"  {where}"] if where else []), f"  {trial.advice}", f"  {trial.command}"]
     return "\n".join(lines)
 
 

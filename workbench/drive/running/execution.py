@@ -15,10 +15,11 @@ from ...core import ceilings
 from ...core.candidate import why_not
 from ...core.errors import BadRequest, RenderError
 from ...core.facts import tensor_bytes
-from ...core.orders import CompareOrder, JudgeOrder, Order
-from ...core.replies import Built, Compared, Device, Event, Outcome
+from ...core.orders import CompareOrder, ExplainOrder, JudgeOrder, Order
+from ...core.replies import Built, Compared, Device, Event, Judged, Outcome
 from ...core.template import Rendered, render
-from ...core.trial import Status, Trial
+from ...core.trial import WRONG, Status, Trial
+from ...core.wrong_values import sentence
 from ..exporting.module_run import judge_modules
 from ..machine.daemon_threads import DaemonThreads, Shared
 from ..machine.device_lock import DeviceLock
@@ -357,8 +358,19 @@ class Execution:
         if result.status in _MAY_BE_THE_DEVICE and not self.workers.answers(place, stop=self.run.cancelled):
             self._lost(place, result.headline)
             return False
-        self._finish(row, rendered, build, result, order=order, device=self.workers.device(place), place=place)
+        self._finish(row, rendered, build, self._explained(result, order, place), order=order,
+                     device=self.workers.device(place), place=place)
         return True
+
+    def _explained(self, result: Outcome, order: JudgeOrder, place: str) -> Outcome:
+        """With where its values are wrong. A tune does not ask: it goes on with the next candidate."""
+        shown = result.detail.shown
+        if self.feed.ahead or not isinstance(result, Judged) or result.status not in WRONG or "inputs" not in shown:
+            return result
+        asked = ExplainOrder(replace(order, time=False), shown["tensor"], shown["inputs"])
+        found = self.workers.explain(asked, place=place, sanitize=self.request.sanitize, stop=self.run.cancelled)
+        return result if found is None else replace(
+            result, where=found, detail=replace(result.detail, shown={**shown, "where": sentence(found)}))
 
     def _outcome(self, order: JudgeOrder, place: str, on_event: Callable[[Event], object]) -> Outcome:
         """What judging brought. In a tune a candidate whose process was killed from outside is judged once more: memory may

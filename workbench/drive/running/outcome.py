@@ -20,6 +20,7 @@ from ...core.template import Rendered
 from ...core.toolchain import emulated as emulated_flags
 from ...core.trial import DEFAULT_ADVICE, Status, Timing, Trial
 from ...core.trial_parts import Detail, Environment
+from ...core.typed import to_json
 from ..sessions.session import Session, now
 from .request import Row, Run
 from .worker_process import GONE, WorkerDied, WorkerFailed, WorkerTimeout
@@ -100,6 +101,8 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
         blobs["log"] = session.put_blob(portable(log.read_text(errors="replace")).encode())
     if judged.samples:
         blobs["samples"] = session.put_blob(json.dumps(judged.samples).encode())
+    if judged.where:
+        blobs["wrong"] = session.put_blob(to_json(judged.where).encode())
     alone = emulated_flags(candidate.compile_flags)
     return Trial(
         trial_id=trial_id, run_id=run.run_id, at=now(), kind="candidate", name=candidate.variant.name,

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...core import ceilings
+from ...core.diagnostics import LOG
 from ...core.env import environment, find_toolchain, require_torch
 from ...core.errors import BadRequest
-from ...core.orders import CeilingsOrder, DeviceOrder, JudgeOrder, Order
+from ...core.orders import CeilingsOrder, DeviceOrder, ExplainOrder, JudgeOrder, Order
 from ...core.owned_folder import owned_folder, sweep
 from ...core.replies import Built, Device, Event, Outcome
 from ...core.roofline import floor
 from ...core.template import Rendered, symbol
 from ...core.trial_parts import Environment
+from ...core.wrong_values import WrongValues
 from . import outcome
 from .builds import BuildPool, BuildSettings
 from .request import RunRequest
@@ -149,6 +151,16 @@ class Workers:
             return worker.call(order, limit_s=order.limit_s, on_event=heard, stop=stop)
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             return outcome.failure(error, building=False)
+
+    def explain(self, order: ExplainOrder, *, place: str = "", sanitize: str = "",
+                stop: threading.Event | None = None) -> WrongValues | None:
+        """Where a wrong result is wrong. None where nothing is found: a kernel may crash or hang on sizes that are tried."""
+        try:
+            worker = self.measure(place or order.of.device, sanitize=sanitize)
+            return worker.call(order, limit_s=order.of.limit_s, stop=stop).values
+        except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            LOG.info("%s was not explained: %s", order.of.symbol, error)
+            return None
 
     def judge_order(self, place: str, item: Rendered, built: Built, request: RunRequest) -> JudgeOrder:
         """What the measuring process of a place is asked for one candidate."""

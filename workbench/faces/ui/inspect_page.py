@@ -18,7 +18,7 @@ from ...drive.reporting import plots, report
 from ...drive.reporting.main_kernel import arch_of, main_kernel
 from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, resolved_of, sm_of, source_of
 from ...drive.sessions.session import Session
-from . import address, machine_code_view, pages, source_view, state, theme
+from . import address, machine_code_view, pages, source_view, state, theme, wrong_view
 
 _FASTEST = 8  # configs of a cell in the list beside the source
 _WHOLE = "all, as it was compiled"
@@ -72,6 +72,7 @@ def _facts(trial: Trial, session: Session, place: DeltaGenerator, more: DeltaGen
     with place:
         if trial.errors and not trial.ok:
             theme.html(_errors(trial))
+        wrong_view.draw(trial, session)
         theme.html(_resources(trial))
         if trial.kernel_ms:
             _samples(trial, session)

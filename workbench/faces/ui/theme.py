@@ -108,6 +108,14 @@ _MARKS = {"OK": ("✓", "good"), "PASSED": ("✓", "good"), "FOUND": ("✓", "go
           "RUNNING": ("●", "run"), "WAITING": ("●", "run"), "SKIPPED": ("–", "neu"), "CANCELLED": ("–", "neu"),
           "STOPPED": ("–", "neu"), **{w: ("✕", "bad") for w in _WRONG}, **{w: ("!", "warn") for w in _COULD_NOT}}
 CHIP_COLOURS = {"good": "green", "bad": "red", "warn": "orange", "neu": "gray", "uns": "violet", "run": "blue"}
+# Pictures of layers: SVG made of numbers and our own words, put in place without any other script.
+_SVG = st.components.v2.component(
+    "kernel_workbench_svg", html='<div class="kwsvg"></div>', isolate_styles=False,
+    css=".kwsvg{line-height:1.3}.kwsvg svg{max-width:100%;height:auto}",
+    js="""export default function({parentElement, data}) {
+  const box = parentElement.querySelector('.kwsvg');
+  if (box.dataset.shown !== data.svg) { box.innerHTML = data.svg; box.dataset.shown = data.svg }
+}""")
 
 
 def mark(word: str) -> tuple[str, str]:
@@ -128,6 +136,11 @@ def badge(word: str, text: str | None = None) -> str:
 def html(body: str, *, faded: bool = False) -> None:
     """Our own markup; text in it must be escaped by the caller."""
     st.html(f'<div class="kw{" faded" if faded else ""}">{body}</div>')
+
+
+def svg(picture: str, *, key: str) -> None:
+    """A picture of a layer."""
+    _SVG(data={"svg": picture}, key=key, height="content")
 
 
 def strip(word: str, sentence: str, evidence: str = "", *, badge_text: str | None = None,

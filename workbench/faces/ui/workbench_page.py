@@ -27,15 +27,6 @@ _MOST_EMULATED_FLOPS = 4e9  # it computes 0.2 to 1 GFLOP/s, and a check launches
 KEYS = (*layer_form.KEYS, *variant_rows.KEYS)  # the keys of the widgets here
 REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project: the floor shown where there is no GPU
 
-# The layer picture: SVG made of numbers and our own words, put in place without any other script.
-_BOX = st.components.v2.component(
-    "kernel_workbench_svg", html='<div class="kwsvg"></div>', isolate_styles=False,
-    css=".kwsvg{line-height:1.3}.kwsvg svg{max-width:100%;height:auto}",
-    js="""export default function({parentElement, data}) {
-  const box = parentElement.querySelector('.kwsvg');
-  if (box.dataset.shown !== data.svg) { box.innerHTML = data.svg; box.dataset.shown = data.svg }
-}""")
-
 
 def draw() -> None:
     variants = discover()
@@ -382,4 +373,4 @@ def _inspect(session: str, trial_id: str) -> None:
 def _layer_picture(workload: Workload, *, faded: bool = False) -> None:
     """Draw it; `faded` when the fields beside it say something that is no layer."""
     with st.container(key="faded" if faded else "picture"):
-        _BOX(data={"svg": layer_svg(workload)}, key="layer-picture", height="content")
+        theme.svg(layer_svg(workload), key="layer-picture")

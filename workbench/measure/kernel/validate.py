@@ -102,7 +102,7 @@ class Comparison:
             rounded = expected.to(dtype)
             wrong = ~(got == rounded) if self._nan_safe else (got < rounded) | (got > rounded)
         else:
-            limit = _ELEMENT_FACTOR * self._allowed * (expected.abs() + self._rms)
+            limit = element_limit(expected, self._allowed, self._rms)
             wrong = ~(distance <= limit) if self._nan_safe else distance > limit
         tolerance = _KERNELBENCH[dtype]
         self._kernelbench = self._kernelbench and bool((distance <= tolerance + tolerance * expected.abs()).all())
@@ -155,6 +155,11 @@ class Comparison:
             place.append(rest)
         place.reverse()
         return tuple(p + (index[d].start if d < len(index) else 0) for d, p in enumerate(place))
+
+
+def element_limit(expected: torch.Tensor, allowed: float, rms: float) -> torch.Tensor:
+    """How far each element may be off. `allowed`: relative L2 of the whole; `rms`: of the truth."""
+    return _ELEMENT_FACTOR * allowed * (expected.abs() + rms)
 
 
 def distance(got: torch.Tensor, truth: torch.Tensor) -> tuple[float, float, float]:

@@ -2,7 +2,7 @@
 
 questions     `habits` (daily use), `magnitudes` (is it float16?), `tf32`, `gpu_questions`, `kernelbench` (its own verdict)
 cases         `cases` (sizes and arguments), `drawn` (inputs from get_inputs)
-explanations  `mistakes` (known wrong formulas), `shrink` (the smallest failing case), `jumps` (of gradients)
+explanations  `shrink` (the smallest failing case; known wrong formulas are in measure/mistakes.py), `jumps` (of gradients)
 
 A new question is a function here that returns a core.answers.Question; Examination.run in examine.py calls it.
 """

@@ -14,9 +14,9 @@ from ....core.answers import Answer
 from ....core.check_parts import Element, LooksLike, SmallestCase
 from ....core.replies import Event
 from ....core.trial import Status
+from ... import mistakes
 from ..progress import Progress
 from ..trialrun import NotForReference, Outcome, TrialRun
-from . import mistakes
 from .cases import Case, changed, few_channels, resized, small_case
 
 _LIMIT_S = 20.0

@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 import torch
 
-from ....core.layer import ConvTranspose
+from ..core.layer import ConvTranspose
 
 _NEAR = 1e-3  # of the output's root mean square: far below any wrong term, above every round-off of float32 and TF32
 _MOST_WORK = 3e9        # multiply-adds of all formulas that are tried, a few seconds
