@@ -4,6 +4,7 @@
 `fork_server`  starts the workers that use no GPU, as forks of a process that has imported torch
 `patching/`    runs a whole model, as it is and with kernels in it
 `truth`        the right results, in float64
+`mistakes`     known wrong formulas of a transposed convolution
 `kernel/`      judges one candidate: inputs, poison, comparison, tolerances, time
 `module/`      judges a ModelNew that the workbench exported
 `check/`       judges a ModelNew that somebody else wrote; that file runs in a third process
