@@ -334,7 +334,8 @@ def get_init_inputs():
 
 
 @pytest.mark.parametrize(("name", "against", "note"), [
-    ("skips_the_copy", "large_relu", "below a quarter of the time to copy the input and the result"),
+    pytest.param("skips_the_copy", "large_relu", "below a quarter of the time to copy the input and the result",
+                 marks=pytest.mark.long),
     ("looks_ahead", "relu_mlp", "")])
 def test_help_from_the_host_that_it_runs_in_is_no_victory(name: str, against: str, note: str, judge) -> None:
     """One writes its results where the judge reads them, so that nobody copies what is subtracted; one computes all calls of a

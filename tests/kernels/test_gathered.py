@@ -74,9 +74,9 @@ def test_a_changed_copy(file: str, old: str, new: str, shown: int | None, tmp_pa
 
 
 @pytest.mark.parametrize(("file", "old", "new", "shown"), [
-    ("sums.cuh", "BLOCKS = 264", "BLOCKS = 100000", None),
-    ("sums.cuh", "BLOCKS = 264", "BLOCKS = 1", None),             # never split
-    ("sums.cuh", "shares >= 16", "shares >= 2", None),
+    *(pytest.param("sums.cuh", *one, None, marks=pytest.mark.long) for one in (
+        ("BLOCKS = 264", "BLOCKS = 100000"), ("BLOCKS = 264", "BLOCKS = 1"),   # never split
+        ("shares >= 16", "shares >= 2"))),
     (CU, "return aligned ? gathered_along<P, 4>", "return false ? gathered_along<P, 4>", None),
     (CU, "a.source_w % 4 == 0 && ", "", 8),
     ("steps.cuh", "begin = row * ROW_PAIRS", "begin = (row + 1) * ROW_PAIRS", 0),
