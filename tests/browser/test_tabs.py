@@ -167,6 +167,7 @@ def test_a_wrong_kernel_is_edited_until_it_is_right_compared_and_exported(wrong_
     assert f"line {line}:" in mark.inner_text() and "smem_w" in mark.inner_text()
     assert "smem_w" in tab.locator(".kwed .mark span").first.inner_text()
     assert tab.locator(".strip").first.inner_text().startswith("! BUILD_FAILED")
+    settled(tab)  # until then the editor of the trial before stands beside the new one
 
     source.fill(broken.replace(" smem_w = 1;", ""))
     tab.locator(".kwed .run").click()

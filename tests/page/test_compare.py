@@ -206,6 +206,11 @@ def test_the_roofline_labels_the_best_alone_and_narrow_axes_are_in_microseconds(
     figure = compare_plots.roofline(report.against_pytorch(trials))
     label, = [n.text for n in figure.layout.annotations if "×" in n.text]
     assert label == "#57 (full) 2.75×"
+    roofs = [n.text for n in figure.layout.annotations if "TFLOP/s" in n.text]
+    assert roofs == ["TF32 tensor cores 405 TFLOP/s", "fp32 51 TFLOP/s"]
+    halves = [replace(t, precision="bf16", workload=replace(t.workload, dtype="bfloat16")) for t in trials]
+    figure = compare_plots.roofline(report.against_pytorch(halves))
+    assert [n.text for n in figure.layout.annotations if "TFLOP/s" in n.text] == ["bfloat16 tensor cores 989 TFLOP/s"]
     assert all("A is 2." in t.hovertemplate for t in figure.data if t.mode == "markers")
     figure = plots.bars([trial("tiny", 0.00481, "tf32"), trial("eager, TF32 on", 0.003, "tf32", kind="baseline")])
     assert figure.layout.xaxis.title.text == "<b>forward</b>, µs" and figure.layout.xaxis.ticktext[1] == "2"

@@ -34,6 +34,9 @@ _GAP = "\u00a0\u00a0\u00a0"   # between a marker and its number
 _MOST_SAMPLES = 300  # of each trial are drawn, evenly spaced
 _HEAT = (("#D9622B", "#F1F4F9", "#1F5FBF"), ("#C2562A", "#1A212B", "#7FAEF8"))  # bad, neither, good: light, dark
 _TURNS = 0.55  # of the way to a strong colour: from there on the number is written in the background's colour
+# Precision -> the words of its rate, the fastest first.
+_ROOFS = {"bf16": "bfloat16 tensor cores", "fp16": "float16 tensor cores", "tf32": "TF32 tensor cores", "ieee": "fp32",
+          "fp64": "fp64"}
 
 
 @dataclass(frozen=True)
@@ -284,9 +287,9 @@ def _roofs(figure: go.Figure, points: Sequence[_Point], ceilings: Ceilings, x0: 
     """The slope of the memory, by the first layer's own mix of reads and writes, under the rate of each precision."""
     traffic = bytes_moved(points[0].workload, points[0].direction)
     rate = traffic.total_bytes / memory_seconds(traffic, ceilings) / 1e12
-    roofs = [("tf32", "TF32 tensor cores", "solid"), ("ieee", "fp32", "dash")]
-    if not any(p.ours.precision.startswith("tf32") for p in points):
-        roofs = [("ieee", "fp32", "solid")]
+    there = {p.ours.precision.removesuffix("x3") for p in points}
+    names = [name for name in _ROOFS if name in there or name == "ieee" and "tf32" in there]  # PyTorch may compute in fp32
+    roofs = [(name, _ROOFS[name], "dash" if number else "solid") for number, name in enumerate(names)]
     top = max(ceilings.flops_per_s[name] for name, _, _ in roofs) / 1e12
     corner = min(top / rate, x1)
     figure.add_trace(go.Scatter(x=[x0, corner], y=[rate * x0, rate * corner], mode="lines", hoverinfo="skip",
