@@ -98,8 +98,12 @@ def live_strip(run: Run) -> None:
 def live_rows(run: Run) -> None:
     """The candidates on their way, and below them what the compilers print."""
     theme.html(rows_table(run))
+    # What was opened stays so when the page is drawn anew.
+    log = st.expander("Compiler log, as it is printed", key="live-log-open", on_change="rerun")
+    if not log.open:
+        return
     rows = _rows_with_log(run)
-    with st.expander("Compiler log, as it is printed", expanded=False, key="live-log-open"):
+    with log:
         if not rows:
             theme.html('<span class="foot">Nothing is being built yet.</span>')
         for row in rows:
