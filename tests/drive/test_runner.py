@@ -21,7 +21,9 @@ import pytest
 from workbench.core.candidate import Candidate
 from workbench.core.env import find_toolchain
 from workbench.core.errors import BadRequest
+from workbench.core.fork import fork
 from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.template import render
 from workbench.core.trial import Status
 from workbench.core.typed import read
 from workbench.core.variants import discover, find
@@ -72,6 +74,20 @@ def test_a_wrong_result_is_kept_with_where_it_is_wrong(judge: Judge, broken: Pat
     assert found.tensor == "output" and found.wrong > 0 and found.smallest is not None
     assert trial.detail.shown["where"] == sentence(found) and "Looks like: no divisibility test" in sentence(found)
     assert f"  {sentence(found)}" in text_table([trial]).splitlines()
+
+
+@pytest.mark.parametrize(("on_small", "batch"), [
+    ("return cudaErrorInvalidValue", 2), ("*(volatile int*)8 = 1", 2), ("for (volatile int i = 0;;) i = 1", None)])
+def test_what_happens_on_a_smaller_size_does_not_cost_the_map(on_small: str, batch: int | None, judge: Judge) -> None:
+    parent = good()
+    start = parent.variant.text.index("{", parent.variant.text.index("cudaError_t forward(")) + 1
+    text = parent.variant.text[:start] + f" if (sizes.batch < 2) {on_small};" + parent.variant.text[start:]
+    wrong = fork(text.replace("Sum sum[CO] = {};", "Sum sum[CO] = {Sum(1)};"), parent, render(parent).candidate_id)
+    _, session = judge(wrong, good(BLOCK=32), time=False, run_timeout_s=6.0)
+    first, second = session.trials()
+    assert first.status is Status.MISMATCH and second.ok
+    found = read(WrongValues, json.loads(session.blob(first.blobs["wrong"])))
+    assert found.wrong == found.count and (found.smallest and found.smallest.batch) == batch
 
 
 def test_a_kernel_that_never_ends_is_stopped_and_the_next_run_works(judge: Judge, broken: Path) -> None:

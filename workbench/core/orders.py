@@ -157,6 +157,7 @@ class ExplainOrder(Order[Explained]):
     of: JudgeOrder
     tensor: str
     inputs: str                        # the kind on which it was wrong
+    shrink: bool = True                # look for the smallest case
 
 
 @dataclass(frozen=True)

@@ -151,9 +151,10 @@ class Judged(Outcome):
 
 @dataclass(frozen=True)
 class Explained:
-    """Where a wrong result is wrong; None where a second launch was right or did not end well."""
+    """Where a wrong result is wrong; None where a second launch was right or did not end well. `restart`: as of `Judged`."""
 
     values: WrongValues | None = None
+    restart: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

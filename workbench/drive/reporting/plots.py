@@ -158,7 +158,8 @@ def wrong_map(found: WrongValues, *, mode: str = "light") -> go.Figure:
     slices = found.cells[0] if dims == 3 else 1
     rows, columns = (found.cells[-2] if dims > 1 else 1), found.cells[-1]
     across = min(slices, 4)
-    titles = [f"D = {n * found.step[0]}" for n in range(slices)] if slices > 1 else None
+    of_slice = "tap along D" if found.tensor == "grad_weight" else "D"
+    titles = [_slice(of_slice, n * found.step[0], found.step[0], found.shape[2]) for n in range(slices)] if slices > 1 else None
     figure = make_subplots(rows=-(-slices // across), cols=across, subplot_titles=titles, horizontal_spacing=0.04)
     most, gap = max(found.shares) / 10, int(max(rows, columns) <= 32)
     taps = found.tensor == "grad_weight"
@@ -172,11 +173,15 @@ def wrong_map(found: WrongValues, *, mode: str = "light") -> go.Figure:
             colorscale=[(0, colours["grid"]), (1e-6, colours["other"]), (1, colours["bad"])],
             showscale=number == 0, colorbar={"title": {"text": "wrong, %"}, "thickness": 12, "outlinewidth": 0},
             hovertemplate=f"{names[0]} %{{y}}, {names[1]} %{{x}}: %{{z:.1f}} % wrong<extra></extra>"), row, column)
-        figure.update_xaxes(title_text=names[1] if slices == 1 else "", row=row, col=column)
-        figure.update_yaxes(title_text=names[0] if dims == 2 else "", autorange="reversed", showticklabels=dims > 1,
-                            row=row, col=column)
+        figure.update_xaxes(title_text=names[1], title_standoff=2, row=row, col=column)
+        figure.update_yaxes(title_text=names[0] if dims > 1 and column == 1 else "", autorange="reversed",
+                            showticklabels=dims > 1, row=row, col=column)
     return style(figure, height=120 if dims == 1 else 320 if slices == 1 else 200 * -(-slices // across), mode=mode,
                  top=26 if slices > 1 else 10)
+
+
+def _slice(name: str, first: int, count: int, size: int) -> str:
+    return f"{name} {first}" if count == 1 else f"{name} {first} to {min(first + count, size) - 1}"
 
 
 def wrong_shares(found: WrongValues, *, mode: str = "light") -> go.Figure | None:

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -154,13 +155,16 @@ class Workers:
 
     def explain(self, order: ExplainOrder, *, place: str = "", sanitize: str = "",
                 stop: threading.Event | None = None) -> WrongValues | None:
-        """Where a wrong result is wrong. None where nothing is found: a kernel may crash or hang on sizes that are tried."""
+        """Where a wrong result is wrong; None where nothing is found. A kernel that crashes or hangs on a smaller size is asked
+        once more, without a smallest case."""
         try:
             worker = self.measure(place or order.of.device, sanitize=sanitize)
             return worker.call(order, limit_s=order.of.limit_s, stop=stop).values
         except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
             LOG.info("%s was not explained: %s", order.of.symbol, error)
-            return None
+            if not order.shrink:
+                return None
+            return self.explain(replace(order, shrink=False), place=place, sanitize=sanitize, stop=stop)
 
     def judge_order(self, place: str, item: Rendered, built: Built, request: RunRequest) -> JudgeOrder:
         """What the measuring process of a place is asked for one candidate."""

@@ -66,16 +66,19 @@ def explain(order: ExplainOrder, emit: Emit) -> Explained:
             values = None if found is None else located(found)
             if found is None or values is None or values.wrong == 0:
                 return Explained()
-            guess = _looks_like(found)
-            smallest = None
-            if order.inputs == INTEGERS:
-                emit(Event("check", "looking for the smallest case that is still wrong"))
-                case = _shrunk(order)
-                smallest = None if case is None else described(case)
-                guess = guess or (None if case is None else _looks_like(case))
-            return Explained(replace(values, smallest=smallest, looks_like=guess))
-        except Finding:
-            return Explained()
+            values = replace(values, looks_like=_looks_like(found))
+        except Finding as finding:
+            return Explained(restart=finding.restart)
+        if order.inputs != INTEGERS or not order.shrink:
+            return Explained(values)
+        emit(Event("check", "looking for the smallest case that is still wrong"))
+        try:
+            case = _shrunk(order)
+        except Finding as finding:   # the device is lost, and with it the case
+            return Explained(values, restart=finding.restart)
+        if case is None:
+            return Explained(values)
+        return Explained(replace(values, smallest=described(case), looks_like=values.looks_like or _looks_like(case)))
 
 
 def located(found: _Wrong) -> WrongValues | None:
@@ -237,7 +240,8 @@ def _launched(order: JudgeOrder, name: str, kind: str) -> _Wrong | None:
 
 
 def _shrunk(order: ExplainOrder) -> _Wrong | None:
-    """The least batch and input size that are still wrong, one after the other; None where there is none below the given."""
+    """The least batch and input size that are still wrong, one after the other; None where there is none below the given.
+    Raises `Finding` where a launch has cost the device."""
     best, end, tries = None, time.monotonic() + min(_LIMIT_S, order.of.limit_s / 4), 0
     work = order.of.workload
     for axis in range(-1, work.layer.dims):
@@ -253,7 +257,12 @@ def _shrunk(order: ExplainOrder) -> _Wrong | None:
             tries += 1
             if tries > _MOST_TRIES or time.monotonic() > end:
                 return best
-            found = _launched(replace(order.of, workload=smaller), order.tensor, INTEGERS)
+            try:
+                found = _launched(replace(order.of, workload=smaller), order.tensor, INTEGERS)
+            except Finding as finding:   # another fault than the one that is explained
+                if finding.restart:
+                    raise
+                continue
             if found is not None:
                 best, work = found, smaller
                 break
