@@ -112,6 +112,17 @@ def test_a_cell_of_two_sessions_takes_both_times_from_the_later_one(session, tmp
         assert len(cells_of(sessions)) == 4
 
 
+@pytest.mark.parametrize(("ms", "shown"), [(0.4, 0.4), (0.6, 0.5)])
+def test_a_later_bench_of_named_variants_gives_a_cell_only_if_it_is_faster(session, tmp_path: Path, ms: float, shown: float):
+    later = [replace(t, at="2099-01-01T00:00:00Z") for t in (*pytorch("kb74", "forward", 0.75, 3.0),
+                                                            trial("kb74", "forward", "mma", ms, "tf32"))]
+    other = recorded(tmp_path / "other", later, layers=("kb74",), directions=("forward",), variants=("naive_gather",))
+    for sessions in ([session, other], [other, session]):
+        first = cells_of(sessions)[0]
+        assert (first.ms, first.baseline_ms) == (shown, 0.75 if shown == ms else 2.0) and len(first.candidates) == 2
+    assert cells_of([other])[0].ms == ms                         # alone it is the table
+
+
 def test_both_gradients_at_once_are_a_cell_only_where_something_computes_them(tmp_path: Path):
     made = recorded(tmp_path, [*pytorch("kb74", "backward", 4.0, 8.0), *pytorch("kb74", "forward", 1.0, 3.0)],
                     layers=("kb74",), directions=("forward", "backward"))

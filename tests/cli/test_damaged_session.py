@@ -1,8 +1,10 @@
-"""A session with lines or files that cannot be read, on the command line: each costs itself, and stderr says which."""
+"""A session with lines or files that cannot be read, and a template with a wrong header, on the command line: each costs
+itself, and stderr says which."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.core.variants import TEMPLATES
 from workbench.drive.sessions.session import Session
 
 from .test_cli import ROOT, SMALL, cli
@@ -110,3 +113,62 @@ def test_two_runs_of_one_second_have_two_sessions(tmp_path: Path) -> None:
         maker.stdin.flush()
     names = {maker.communicate()[0].strip() for maker in makers}
     assert len(names) == 6 and {p.name for p in tmp_path.iterdir()} == names
+
+
+SENTENCE = "The header of broken.cu is not TOML: Invalid value (at line 2, column 8)."
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("one_is_broken") / "templates"
+    (root / "forward").mkdir(parents=True)
+    shutil.copy(TEMPLATES / "forward" / "naive_gather.cu", root / "forward")
+    (root / "forward" / "broken.cu").write_text('/* variant\nname = broken"\n*/\n')
+    return root
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_variants_lists_the_others_and_says_which_is_broken(here, templates: Path, more: list[str]) -> None:
+    done = here("variants", "--templates", str(templates), *more)
+    assert done.returncode == 1 and "naive_gather" in done.stdout
+    assert done.stderr == f"{SENTENCE} This template was skipped.\n"
+
+
+def test_run_goes_on_without_it(here, templates: Path, tmp_path: Path) -> None:
+    words = ["run", *SMALL, "--templates", str(templates), "--effort", "quick", "--no-baselines"]
+    done = here(*words, sessions=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"{SENTENCE} This template was skipped.\n" in done.stderr and "naive_gather" in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["run", "test", "bench"])
+def test_naming_it_is_refused_with_its_sentence(here, verb: str, templates: Path, tmp_path: Path) -> None:
+    small = [] if verb == "bench" else SMALL
+    done = here(verb, *small, "--templates", str(templates), "--variant", "broken", sessions=tmp_path)
+    assert done.returncode == 2 and done.stderr == SENTENCE + "\n"
+
+
+def test_a_validation_of_everything_does_not_pass_without_it(here, templates: Path) -> None:
+    words = ["test", *SMALL, "--templates", str(templates), "--effort", "quick"]
+    done = here(*words)
+    assert done.returncode == 1 and SENTENCE in done.stderr and "1 of 1 cases are right" in done.stdout, done.stderr
+    assert here(*words, "--variant", "naive_gather").returncode == 0
+
+
+def test_export_takes_a_variant_from_the_folder(here, templates: Path, tmp_path: Path) -> None:
+    own = tmp_path / "templates" / "forward" / "own.cu"
+    own.parent.mkdir(parents=True)
+    own.write_text((templates / "forward" / "naive_gather.cu").read_text().replace('"naive_gather"', '"own"'))
+    done = here("export", *SMALL, "--templates", str(own.parent.parent), "--forward", "own", "--out", str(tmp_path / "own.py"))
+    assert done.returncode == 0, done.stderr
+    assert "forward/own" in (tmp_path / "own.py").read_text()
+    refused = here("export", *SMALL, "--templates", str(own.parent.parent), "--best")
+    assert refused.returncode == 2 and "leave out --session, --set, --templates" in refused.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "variants", "test", "bench"])
+def test_a_folder_that_is_not_there_is_said(here, verb: str, tmp_path: Path) -> None:
+    small = SMALL if verb in ("run", "test") else []
+    done = here(verb, *small, "--templates", "/nonexist", sessions=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("The folder of templates /nonexist does not exist;") and done.stderr.count("\n") == 1

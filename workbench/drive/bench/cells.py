@@ -108,11 +108,12 @@ class Summary:
     asked: int = 0
 
 
-def wanted_of(sessions: Iterable[Session]) -> list[Wanted]:
+def wanted_of(sessions: Iterable[Session], *, of_all_variants: bool = False) -> list[Wanted]:
     """The cells that the sessions' benches are about, in the order of the suite. Empty for sessions without a bench, and
-    for those of PyTorch's defaults alone: no candidate competes there."""
+    for those of PyTorch's defaults alone: no candidate competes there. `of_all_variants` leaves out benches of named ones."""
     found = {Wanted(layer, event["size"], direction, event["precision"], event.get("memory_format", CONTIGUOUS))
              for session in sessions for event in session.events() if event.get("event") == EVENT and not event.get("defaults")
+             and not (of_all_variants and event.get("variants"))
              for layer in event["layers"] if layer in PRESETS for direction in event["directions"]}
     names = list(PRESETS)
     return sorted(found, key=lambda w: (list(SUITES).index(w.group[0]), MEMORY_FORMATS.index(w.memory_format),
@@ -128,19 +129,36 @@ def holds_bench(session: Session) -> bool:
 def cells_of(sessions: Sequence[Session]) -> list[Cell]:
     """The table of some sessions. A cell comes from the latest one whose bench was about it and found a right candidate,
     PyTorch's time as well: times of two sessions are not compared, and the best of several days is nobody's time. Trials
-    of a GPU hide emulated ones of the same cell. Both gradients at once are a cell only where a variant computes them."""
-    trials = [(_by_layer(session), set(wanted_of([session])), session.name) for session in sessions]
+    of a GPU hide emulated ones of the same cell. A bench of named variants gives a cell only if it is faster than the latest
+    bench of all. Both gradients at once are a cell only where a variant computes them."""
+    trials = [(_by_layer(session), set(wanted_of([session])), set(wanted_of([session], of_all_variants=True)), session.name)
+              for session in sessions]
     notes = {(e["preset"], e["direction"], e["precision"], e.get("memory_format", CONTIGUOUS)): e["text"]
              for session in sessions for e in session.events() if e.get("event") == NOTE}
     found = []
     for name in wanted_of(sessions):
         note = notes.get((name.preset, name.direction, name.precision, name.memory_format), "")
-        made = [replace(cell(name, here.get(f"{name.preset}/{name.size}", ()), note=note), session=session)
-                for here, wanted, session in trials if name in wanted]
-        best = max(made, key=lambda c: (c.ms is not None, not c.emulated, c.best.at if c.best else "", bool(c.candidates)))
+        made, of_all = [], []
+        for here, wanted, whole, session in trials:
+            if name in wanted:
+                made.append(replace(cell(name, here.get(f"{name.preset}/{name.size}", ()), note=note), session=session))
+                of_all += made[-1:] if name in whole else []
+        best = _shown(made, of_all)
         if name.direction != BACKWARD or best.candidates:
             found.append(replace(best, candidates=tuple(t for c in made for t in c.candidates)))
     return found
+
+
+def _shown(made: Sequence[Cell], of_all: Sequence[Cell]) -> Cell:
+    """The one of several sessions: the latest, if it is not of named variants and slower than the latest of all variants."""
+    latest, whole = max(made, key=_rank), max(of_all, key=_rank, default=None)
+    if whole is None or whole.ms is None or latest.ms is None or whole.emulated != latest.emulated:
+        return latest
+    return latest if latest in of_all or latest.ms < whole.ms else whole
+
+
+def _rank(one: Cell) -> tuple[bool, bool, str, bool]:
+    return one.ms is not None, not one.emulated, one.best.at if one.best else "", bool(one.candidates)
 
 
 def _by_layer(session: Session) -> dict[str, list[Trial]]:

@@ -36,7 +36,7 @@ _SILENT_S = 10.0            # five heartbeats: a run that says nothing for so lo
 _BUILD_TIMEOUT_S = 580.0
 _RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
 _MOST_BUILD_WORKERS = 12   # each is a Python with torch and an nvcc: about 1.5 GB
-_BEFORE = {"defaults": False, "memory_format": CONTIGUOUS}  # of events of older sessions, which lack these keys
+_BEFORE: dict[str, Any] = {"defaults": False, "memory_format": CONTIGUOUS, "variants": []}  # keys that older sessions lack
 EVENT = "bench"          # one in the session for every plan that was begun; the table's cells are those of candidates
 
 
@@ -174,7 +174,7 @@ def begin(session: Session, plan: BenchPlan, gpu: str) -> None:
     fields = {"suite": ",".join(suites), "layers": list(plan.layers), "directions": list(plan.directions),
               "precision": plan.precision, "memory_format": plan.memory_format, "size": plan.size, "configs": plan.configs,
               "sweep": plan.sweep, "top": plan.top, "seed": plan.seed, "device": gpu,
-              "defaults": plan.strength == DEFAULTS}
+              "defaults": plan.strength == DEFAULTS, "variants": list(plan.variants)}
     for event in ({**_BEFORE, **e} for e in session.events()):
         if event.get("event") == EVENT and {k: event.get(k) for k in fields} == fields:
             return
