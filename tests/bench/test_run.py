@@ -142,6 +142,7 @@ def test_a_bench_of_the_models_records_and_shows_like_the_other(
     assert docs.read_text().count("| models/dcgan-4 | forward |") == 2
 
 
+@pytest.mark.long
 def test_compiled_ways_are_prepared_in_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And found by the next process. An order that fails costs only itself."""
     cache = tmp_path / "inductor"

@@ -146,7 +146,7 @@ def compile_it():
 
 @_BUILDS
 @pytest.mark.parametrize(("verbose", "headers"), [
-    (False, "small"), (True, "small"), pytest.param(False, "torch's own", marks=pytest.mark.long)])
+    (True, "small"), *(pytest.param(False, headers, marks=pytest.mark.long) for headers in ("small", "torch's own"))])
 def test_an_error_of_nvcc_is_told_with_the_line_of_the_file(built: Callable[[str], Question], verbose: bool,
                                                             headers: str) -> None:
     """With verbose=True the exception says no more than that the build failed: nvcc's words were printed."""

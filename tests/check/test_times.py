@@ -274,7 +274,7 @@ def kept_waiting(times: dict) -> bool:
     return any("Other processes used the cores" in note for note in times.notes)
 
 
-@pytest.mark.parametrize("holds", [True, False])
+@pytest.mark.parametrize("holds", [pytest.param(True, marks=pytest.mark.long), False])
 def test_what_a_stopped_file_still_holds_makes_no_victory(holds: bool, judge, tmp_path: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock stands for the GPU's memory: who holds it is stopped while PyTorch is timed, and holds it all the same."""

@@ -71,7 +71,7 @@ def test_every_element_is_right(built: tuple[Library, list]) -> None:
 @pytest.mark.parametrize(("direction", "old", "new"), [
     ("forward", "item.part == 0, sum", "true, sum"),                    # the bias is added once
     ("forward", "item.number - a.unsplit, item.part,", "item.number - a.unsplit, 0,"),
-    ("grad_input", "first = a.splits.quotient(stages * part)", "first = 0"),
+    pytest.param("grad_input", "first = a.splits.quotient(stages * part)", "first = 0", marks=pytest.mark.long),
 ])
 def test_a_broken_part_is_noticed(direction: str, old: str, new: str, tmp_path: Path) -> None:
     root = tmp_path / "templates"

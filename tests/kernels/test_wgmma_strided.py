@@ -93,6 +93,7 @@ def sectors_in_parts(folder: Path, *changes: tuple[str, str]) -> list[tuple[int,
     return counts
 
 
+@pytest.mark.long
 def test_a_sector_leaves_whole_but_where_a_walk_or_a_tile_ends(tmp_path: Path) -> None:
     alone = sectors_in_parts(tmp_path / "a", ("run.goes_on = a.chunks == 1 &&", "run.goes_on = false && a.chunks == 1 &&"))
     found = sectors_in_parts(tmp_path / "b")
