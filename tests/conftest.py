@@ -55,6 +55,14 @@ def own_store(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     monkeypatch.setenv("KERNEL_WORKBENCH_STORE", str(tmp_path_factory.getbasetemp() / "no store" / "tuned.json"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The processes of tests do not wait for each other's emulator."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path_factory.mktemp("locks")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def runner() -> Iterator[Runner]:
     with Runner() as shared:

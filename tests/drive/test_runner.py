@@ -207,12 +207,6 @@ def test_stop_stops_and_resume_runs_only_the_rest(runner: Runner, tmp_path: Path
     assert [t.config["BLOCK"] for t in again.trials] == [256]
 
 
-@pytest.fixture
-def own_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nobody else on this machine, and no test beside this one, holds the CPU."""
-    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
-
-
 @contextmanager
 def events_held(session: Session) -> Iterator[None]:
     """Somebody else holds the session's file of events: a run stands where it tells its next phase."""
@@ -226,7 +220,6 @@ def stopped_at_once(run: Run) -> bool:
     return run.wait(100)
 
 
-@pytest.mark.usefixtures("own_locks")
 def test_a_stop_just_before_the_compiler_is_asked_is_a_stop(runner: Runner, tmp_path: Path, broken: Path) -> None:
     session, device = Session.create(tmp_path, "just"), DeviceLock("cpu")
     assert device.acquire(cancelled=threading.Event(), waiting=print)
@@ -245,7 +238,6 @@ def test_a_stop_just_before_the_compiler_is_asked_is_a_stop(runner: Runner, tmp_
         runner.stop(run)
 
 
-@pytest.mark.usefixtures("own_locks")
 def test_a_stop_just_before_the_judge_is_asked_is_a_stop(runner: Runner, tmp_path: Path, broken: Path) -> None:
     session = Session.create(tmp_path, "just")
     fresh = bad(broken, "never_ends", compile_flags=("-O1", f"-DKW_FRESH={time.time_ns()}"))
@@ -262,7 +254,6 @@ def test_a_stop_just_before_the_judge_is_asked_is_a_stop(runner: Runner, tmp_pat
         runner.stop(run)
 
 
-@pytest.mark.usefixtures("own_locks")
 def test_a_stop_ends_the_judging_of_the_modules_too(runner: Runner, tmp_path: Path) -> None:
     """They are judged in a process of their own."""
     session = Session.create(tmp_path, "modules")
@@ -273,7 +264,6 @@ def test_a_stop_ends_the_judging_of_the_modules_too(runner: Runner, tmp_path: Pa
     assert [t.kind for t in session.trials()] == ["candidate"] and session.trials()[0].ok
 
 
-@pytest.mark.usefixtures("own_locks")
 def test_a_stop_of_a_run_that_waits_leaves_the_one_before_it_alone(runner: Runner, tmp_path: Path, broken: Path) -> None:
     """And a run that is stopped as soon as it is asked for judges nothing, whatever would have been started for it."""
     def asked(name: str, *candidates: Candidate) -> Run:

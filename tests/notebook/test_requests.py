@@ -157,7 +157,6 @@ except KeyboardInterrupt:
 def test_a_tune_shows_its_best_and_its_figure_and_a_bar_tells_how_far_it_is(sessions: Path, monkeypatch: pytest.MonkeyPatch,
                                                                             capsys: pytest.CaptureFixture) -> None:
     from IPython.core.formatters import DisplayFormatter
-    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(sessions / "locks"))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     found = wb.tune(LAYER, batch=2, input_size=17, directions="forward", variants="naive_gather", device="cpu", trials=3,
                     baselines=False)

@@ -222,10 +222,9 @@ def test_a_request_with_an_unknown_word_is_refused() -> None:
 
 
 @pytest.mark.parametrize("by", ["stop", "interrupt"])
-def test_a_stop_while_a_layer_is_tuned_ends_the_patch_and_says_how_to_go_on(by: str, runner: Runner, tmp_path: Path, monkeypatch
+def test_a_stop_while_a_layer_is_tuned_ends_the_patch_and_says_how_to_go_on(by: str, runner: Runner, tmp_path: Path
                                                                            ) -> None:
     """A tune ends orderly by an interrupt. A patch that went on with the next layer would have to be interrupted again."""
-    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
     asked = TuneRequest(Workload(ConvTranspose(1, 3, 5, (3,), stride=(2,)), 2, (17,)), ("forward",), device="cpu",
                         variants=("naive_gather",), baselines=False, effort="full")
     session, stopped, said = Session.create(tmp_path, "cut"), threading.Event(), list[str]()

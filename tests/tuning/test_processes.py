@@ -47,9 +47,7 @@ NAIVE = ["--variant", "naive_gather", "--no-baselines"]
 
 
 @pytest.fixture(autouse=True)
-def own_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What else runs on this machine does not make these wait."""
-    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
+def own_sessions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
 
 

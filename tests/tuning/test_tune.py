@@ -51,9 +51,7 @@ CPU = Device("cpu", 0, "a CPU", "x86_64", 90, "cpu-x86_64", 1 << 34, 1 << 34, ""
 
 
 @pytest.fixture(autouse=True)
-def own_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What else runs on this machine does not make these wait."""
-    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
+def own_sessions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
 
 
@@ -509,7 +507,6 @@ def winner(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Winner:
     """Of a small layer, through the notebook's function."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path_factory.mktemp("notebook")))
-        patch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path_factory.mktemp("locks")))
         patch.setattr("workbench.faces.notebook._runner", lambda: runner)
         found = wb.tune(wb.ConvTranspose1d(3, 5, 3, stride=2), input_size=17, directions="forward", variants="naive_gather",
                         device="cpu", trials=3, session="one", baselines=False, progress=False)
