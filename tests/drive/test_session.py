@@ -26,7 +26,8 @@ from workbench.drive.sessions.session import Session, SessionFull, list_sessions
 from ..shared import require
 from .conftest import WORKLOAD
 
-RECORDED = Session(Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench.zip")
+SHIPPED = Path(__file__).resolve().parents[2] / "sessions"
+RECORDED = Session(SHIPPED / "recorded-h200-kernelbench.zip")
 
 
 def a_trial(number: int = 0, **more) -> Trial:
@@ -226,3 +227,11 @@ def test_a_source_that_did_not_ship_is_made_again_only_where_it_is_the_same() ->
     assert source_of(lost, RECORDED) == rendered.source
     with pytest.raises(BadRequest, match=f"has changed since trial {lost.trial_id} was judged; run it again"):
         source_of(replace(lost, candidate_id="0" * 16), RECORDED)
+
+
+@pytest.mark.parametrize("session", [Session.open(path) for path in sorted(SHIPPED.glob("recorded-*.zip"))], ids=lambda s: s.name)
+def test_every_recorded_candidate_has_the_id_of_todays_template(session: Session) -> None:
+    """An id that has changed could neither be exported nor resumed."""
+    changed = [f"{trial.trial_id}: {trial.name} {trial.direction}" for trial in session.trials()
+               if trial.candidate_id and not trial.forked_from and render(candidate_of(trial)).candidate_id != trial.candidate_id]
+    assert not changed

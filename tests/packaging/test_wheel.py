@@ -60,6 +60,9 @@ def test_verbs_work_in_another_folder(installed: Path, tmp_path: Path, words: tu
 
 
 def test_recorded_sessions_are_there_in_any_folder(installed: Path, tmp_path: Path) -> None:
+    done = workbench(installed, tmp_path, "show")
+    there = {line.split()[0] for line in done.stdout.splitlines()[1:]}
+    assert there == {path.stem for path in (ROOT / "sessions").glob("recorded-*.zip")}, done.stdout + done.stderr
     done = workbench(installed, tmp_path, "show", "recorded-h200-kernelbench")
     assert done.returncode == 0 and "18.5× as fast as the best PyTorch" in done.stdout, done.stdout + done.stderr
 

@@ -39,6 +39,9 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run the verb, turn a bad request into one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        parser("").print_help()
+        return BAD_REQUEST
     try:
         args = parser(words[0] if words else "").parse_args(words)
         if args.verbose:

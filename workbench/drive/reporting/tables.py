@@ -6,15 +6,19 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ...core import numbers
+from ...core.errors import BadRequest
 from ...core.presets import called
 from ...core.trial import Status, Trial
+from ...core.variants import find
 from ...core.verdict import SAME, SLOWER, UNSURE, Verdict
 from ..running import resume
 from ..sessions.files import name_of
+from ..sessions.session import Session
 from . import report
 from .pairing import differences, fastest_right, matched, variant_of
 
@@ -57,9 +61,14 @@ def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
     trials = list(trials)
     if not trials:
         return "No trials."
-    frame = report.frame(trials)
-    cells = [[title for _, title in _COLUMNS]]
-    cells += [[_cell(name, row[name]) for name, _ in _COLUMNS] for row in frame.to_dict("records")]
+    layers = {trial.trial_id: called(trial.workload) for trial in trials}
+    configs, several = _configs(trials), len(set(layers.values())) > 1
+    columns = (*((("layer", "layer"),) if several else ()), *_COLUMNS)
+    rows = [row | {"layer": layers[row["trial_id"]], "config": configs[row["trial_id"]]}
+            for row in report.frame(trials).to_dict("records")]
+    order = {layer: number for number, layer in enumerate(layers.values())}
+    cells = [[title for _, title in columns]]
+    cells += [[_cell(name, row[name]) for name, _ in columns] for row in sorted(rows, key=lambda row: order[row["layer"]])]
     lines = []
     standing = resume.standing(trials)
     found = report.headline(standing)
@@ -74,6 +83,30 @@ def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
             lines += ["", f"{trial.status}  {trial.name} {trial.direction} ({trial.trial_id}): {trial.headline}",
                       *([f"  {where}"] if where else []), f"  {trial.advice}", f"  {trial.command}"]
     return "\n".join(lines)
+
+
+def session_records(sessions: Iterable[Session]) -> list[dict[str, Any]]:
+    """What each session is of: when it began (UTC), devices, layers, how many trials, and how many of them are right."""
+    found = []
+    for session in sessions:
+        trials = session.trials()
+        found.append({"session": session.name, "at": min((t.at for t in trials), default=""),
+                      "devices": list(dict.fromkeys(t.device.name for t in trials)),
+                      "layers": list(dict.fromkeys(called(t.workload) for t in trials)),
+                      "trials": len(trials), "right": sum(t.ok for t in trials)})
+    return found
+
+
+def sessions_text(records: Sequence[dict[str, Any]]) -> str:
+    """`session_records` as a table."""
+    cells = [["session", "began, UTC", "device", "layers", "trials", "right"]]
+    cells += [[r["session"], r["at"][:16].replace("T", " ") or numbers.MISSING, _first_of(r["devices"]), _first_of(r["layers"]),
+               str(r["trials"]), str(r["right"])] for r in records]
+    return "\n".join(aligned(cells))
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return f"{names[0]}{f' +{len(names) - 1}' if names[1:] else ''}" if names else numbers.MISSING
 
 
 def compare_sessions(before: Iterable[Trial], after: Iterable[Trial]) -> list[Row]:
@@ -214,6 +247,30 @@ def _why_not(left: Trial | None, right: Trial | None) -> str:
     if left.device.key != right.device.key:
         return "different devices"
     return "not timed" if not left.kernel_ms or not right.kernel_ms else "emulated times: no verdict"
+
+
+def _configs(trials: Sequence[Trial]) -> dict[str, str]:
+    """Of each trial the values that are not the variant's default, or not those of the variant's other trials here; all of them
+    where the template has gone. With every tunable the table would be wider than a terminal."""
+    values: dict[tuple[str, ...], dict[str, set[int | str]]] = {}
+    for trial in trials:
+        for name, value in trial.config.items():
+            values.setdefault((trial.name, trial.direction, *trial.place), {}).setdefault(name, set()).add(value)
+
+    @cache
+    def usual(variant: str, direction: str, memory_format: str) -> dict[str, int]:
+        try:
+            return find(variant, direction).default_for(memory_format)
+        except BadRequest:
+            return {}
+
+    def told(trial: Trial) -> str:
+        there = values[trial.name, trial.direction, *trial.place]
+        default = usual(trial.name, trial.direction, trial.workload.memory_format)
+        return " ".join(f"{name}={value}" for name, value in trial.config.items()
+                        if len(there[name]) > 1 or default.get(name) != value) or "default"
+
+    return {trial.trial_id: told(trial) if trial.config else "" for trial in trials}
 
 
 def _cell(name: str, value: Any) -> str:

@@ -42,11 +42,12 @@ def run(args: argparse.Namespace) -> int:
     if not args.session:
         if args.trial:
             raise BadRequest("--trial needs the name of its session: show NAME --trial ID.", field="session")
-        there = {s.name: len(s.trials()) for s in map(Session.open, list_sessions())}
-        for name, count in there.items():
-            print(json.dumps({"session": name, "trials": count}) if args.json else f"{name}: {count} trials")
-        if not there and not args.json:
-            print(f"No sessions below {sessions_root()} yet; 'python -m workbench run' makes one.")
+        there = tables.session_records(map(Session.open, list_sessions()))
+        if args.json:
+            print("\n".join(map(json.dumps, there)))
+        else:
+            print(tables.sessions_text(there) if there else
+                  f"No sessions below {sessions_root()} yet; 'python -m workbench run' makes one.")
         return 0
     needs = next((name for name in ("source", "log", "asm", "asm_against", "ptx") if getattr(args, name)), "").replace("_", "-")
     if needs and not args.trial:
