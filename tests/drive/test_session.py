@@ -233,4 +233,5 @@ def test_a_source_that_did_not_ship_is_made_again_only_where_it_is_the_same() ->
 def test_every_recorded_candidate_has_the_id_of_todays_template(packed: Path) -> None:
     """A candidate whose id has changed can neither be exported nor resumed."""
     recorded = [t for t in Session.open(packed).trials() if t.candidate_id and not t.forked_from]
-    assert [f"{t.trial_id}: {t.name} {t.direction}" for t in recorded if render(candidate_of(t)).candidate_id != t.candidate_id] == []
+    changed = [t for t in recorded if render(candidate_of(t)).candidate_id != t.candidate_id]
+    assert [f"{t.trial_id}: {t.name} {t.direction}" for t in changed] == []

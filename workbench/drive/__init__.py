@@ -2,7 +2,7 @@
 
 `running/`       a run, from its request to its last trial
 `sessions/`      the folder in which trials are kept
-`reporting/`     tables, headlines and all charts, made from trials
+`reporting/`     tables, headlines and charts, made from trials
 `tuning/`        tune: from a layer to the best kernel of this machine; `searching/` proposes what to try next
 `replaying/`     searches replayed on recorded spaces
 `bench/`         the tables of both suites

@@ -23,8 +23,8 @@ def short(cells: Sequence[Cell]) -> str:
     lines = ["Each cell has two or three lines:", "",
              "1. the speed-up (PyTorch's time divided by ours), our time and PyTorch's in ms, and the name of PyTorch's "
              "fastest mode;",
-             "2. if the session measured it: the speed-up against the strongest formulation in PyTorch, and PyTorch's ms in "
-             "channels_last without conversions;",
+             "2. the speed-up against the strongest formulation in PyTorch, and PyTorch's ms in channels_last without "
+             "conversions; cells whose session did not measure them lack this line;",
              "3. the physical limit of the GPU (the *floor*) divided by our time, and the relative L2 error to float64.", "",
              "A † marks a missed target. [docs/benchmark.md](docs/benchmark.md) has all cells, variants and configs, and the "
              "reason for each miss."]

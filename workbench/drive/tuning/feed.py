@@ -155,7 +155,7 @@ class TuneFeed:
 
     ahead = True
 
-    # more than seven: what it is made of
+    # more than seven: what a tune reads (request, spaces, claims), its limits, and who listens
     def __init__(self, request: TuneRequest, session: Session, spaces: dict[str, TuneSpace], device: Device, claims: Claims, *,
                  used_s: float = 0.0, finals_s: float = 0.0, first: Callable[[TuneSpace], Sequence[str]] = lambda space: (),
                  on_trial: Callable[[Trial, TuneFeed], None] = lambda trial, feed: None) -> None:

@@ -79,7 +79,7 @@ def limited(request: TuneRequest, trials: int | None, minutes: float | None, eff
     return request
 
 
-# more than seven: who listens to what
+# more than seven: page, verb and notebook each listen to other parts of a tune
 def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
          on_space: Callable[[dict[str, Explained]], None] = lambda told: None, on_run: Callable[[Run], None] = lambda run: None,
          places: Sequence[str] = (), with_finals: bool = True) -> TuneResult:

@@ -13,7 +13,7 @@ taken for it. One element may be off by 6 times as much, relative to its value p
 
 Errors grow with the terms of a sum. The norm of the result measures these only if the result has many elements. In a grad_bias
 of few elements the terms of all sums may cancel. There the errors are relative to the norm that such sums have on average
-(`least_norm`, reference.py). Otherwise an unlucky seed would make a right kernel wrong.
+(`least_norm`, truth.py). Otherwise an unlucky seed would make a right kernel wrong.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Reach:
         return got.double() - explained * (2 * self.norm / explained.norm().clamp(min=1e-300)).clamp(max=1.0)
 
 
-# more than seven: one call of a module, and how far its output is off
+# more than seven: a call of a module (construction, inputs, state, names, grad_output) is in no one object here
 def reach(reference: Party, how: Construction, inputs: list[torch.Tensor], state: tuple[Sequence[str], list[torch.Tensor]],
           names: list[str], grad_output: torch.Tensor, off: float, generator: torch.Generator
           ) -> tuple[Output, list[Reach]]:
