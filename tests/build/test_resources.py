@@ -51,20 +51,16 @@ def _nvcc() -> None:
 
 
 def test_machine_code_without_a_gpu(tmp_path) -> None:
-    """PTX from nvcc alone; SASS where there is an nvdisasm, else a sentence that names what is missing."""
+    require(find_toolchain().nvdisasm, "nvdisasm")
     order = MachineCodeOrder(SOURCE, "sm_90", tmp_path)
     found = machine_code_op(order, lambda event: None)
     assert found.status == "OK" and set(found.names.values()) == {"shares<4>", "stacks"}
     assert found.ptx.count(".entry") == 2 and 'file' in found.ptx and "/tmp" not in found.ptx + found.sass
-    if find_toolchain().nvdisasm:
-        kernels = {found.names[k.name]: k for k in sass.read(found.sass, found.live)}
-        assert {i.file for i in kernels["shares<4>"].code if i.file} == {"forward/two.cu"}
-        assert any(i.kind == "BAR" for i in kernels["shares<4>"].code)
-        assert any(i.kind.startswith("STL") for i in kernels["stacks"].code)
-        assert all(i.control for i in kernels["stacks"].code) and kernels["stacks"].most_live
-    else:
-        assert found.sass == "" and "No nvdisasm was found" in found.headline
-        print(found.headline)
+    kernels = {found.names[k.name]: k for k in sass.read(found.sass, found.live)}
+    assert {i.file for i in kernels["shares<4>"].code if i.file} == {"forward/two.cu"}
+    assert any(i.kind == "BAR" for i in kernels["shares<4>"].code)
+    assert any(i.kind.startswith("STL") for i in kernels["stacks"].code)
+    assert all(i.control for i in kernels["stacks"].code) and kernels["stacks"].most_live
     assert machine_code_op(order, lambda event: None) == found, "from the cache"
     wrong = machine_code_op(replace(order, source="__global__ void f() { nobody(); }"), lambda event: None)
     assert wrong.status == "BUILD_FAILED" and "nobody" in wrong.headline

@@ -62,7 +62,7 @@ def find_toolchain(torch_cuda: str | None = None, *, cache: Path | None = None) 
         cxx=cxx, cxx_version=_version(cxx, r"(\d+\.\d+(?:\.\d+)*)\s*(?:\(.*\))?$") if cxx else "",
         nvcc=nvcc, nvcc_version=nvcc_version(nvcc) if nvcc else "", cuda_home=home, ninja=_find_ninja(),
         compute_sanitizer=_find_tool("compute-sanitizer", home),
-        nvdisasm=_find_tool("nvdisasm", home) or _of_triton("nvdisasm"))
+        nvdisasm=_find_tool("nvdisasm", home) or _of_a_package("nvdisasm"))
 
 
 def cxx_problem(toolchain: Toolchain) -> str | None:
@@ -180,10 +180,13 @@ def _find_tool(name: str, home: Path | None) -> Path | None:
     return _which(name) or next((p for p in places if p.is_file()), None)
 
 
-def _of_triton(name: str) -> Path | None:
-    """A tool that the package triton brings, and with it every CUDA build of PyTorch. The package is not imported."""
-    spec = importlib.util.find_spec("triton")
-    places = [Path(root) / "backends/nvidia/bin" / name for root in (spec.submodule_search_locations or () if spec else ())]
+def _of_a_package(name: str) -> Path | None:
+    """A tool that NVIDIA's own wheel or the package triton brings. No package is imported."""
+    places = []
+    for package, inside in (("nvidia", "cu*/bin"), ("triton", "backends/nvidia/bin")):
+        spec = importlib.util.find_spec(package)
+        roots = spec.submodule_search_locations or () if spec else ()
+        places += [path for root in roots for path in Path(root).glob(f"{inside}/{name}")]
     return next((p for p in places if os.access(p, os.X_OK) and p.is_file()), None)
 
 

@@ -47,7 +47,7 @@ def examine() -> list[Finding]:
     found.append(_nvcc(tools, torch, bool(cards)))
     found += [_torch_for_gpu(torch, bool(cards)),
               _optional("nvdisasm", tools.nvdisasm, "shows the machine code of a kernel, without a GPU",
-                        "part of the CUDA toolkit and of triton"),
+                        "pip install nvidia-cuda-nvdisasm"),
               _optional("compute-sanitizer", tools.compute_sanitizer,
               "names the source line of a memory error on a GPU", "part of the CUDA toolkit"),
               _sandbox(), _browser()]

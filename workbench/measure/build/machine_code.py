@@ -20,7 +20,7 @@ from .compiler_log import ending, first_error, headline
 from .resources import NVCC_FLAGS, TORCH_NVCC_FLAGS, CompileFailed, demangle, short_name
 
 _PTX, _SASS, _LIVE = "code.ptx", "code.sass", "live.txt"
-_NO_NVDISASM = "No nvdisasm was found, so there is PTX but no SASS; install the CUDA toolkit or the package triton."
+_NO_NVDISASM = "No nvdisasm was found, so there is PTX but no SASS: pip install nvidia-cuda-nvdisasm."
 
 
 @dataclass(frozen=True)
