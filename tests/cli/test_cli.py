@@ -195,6 +195,10 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path
     (["run", "--preset", "kb74/small", "--precision", "fp16"], "does not go with float32"),
     (["run", "--preset", "kb74/small", "--device", "cuda:9"], "not on this machine"),
     (["run"], "Give --preset or --layer: the layer to run on."),
+    (["shw"], "There is no verb 'shw'; did you mean show?"),
+    (["run", "--precison", "tf32"], "run takes no --precison tf32; see 'python -m workbench run --help'."),
+    (["bench", "--suite", "nope"], "python -m workbench bench: --suite: invalid choice: 'nope'"),
+    (["run", "--preset", "kb74/small", "--variant", "naive_gater"], "no variant 'naive_gater'; did you mean naive_gather?"),
     (["run", "--preset", "kb74/small", "--fork-of", "naive_gather"], "--fork-of needs --source"),
     (["run", "--preset", "kb74/small", "--source", "nowhere.cu"], "nowhere.cu cannot be read: No such file"),
     (["run", "--source", "kernel_templates/forward/naive_gather.cu"], "Give --preset or --layer, the layer to run on, or"),
@@ -240,6 +244,17 @@ def test_a_bad_request_is_one_sentence(here, words: list[str], sentence: str, tm
     progress = re.compile(r"\s*\d+\.\d s  ")  # what `check` does, and since when
     said = [line for line in done.stderr.strip().splitlines() if not progress.match(line)]
     assert "Traceback" not in done.stderr and len(said) == 1
+
+
+def test_without_a_verb_all_are_listed(here) -> None:
+    done = here()
+    assert done.returncode == 2 and all(re.search(rf"^    {verb} ", done.stdout, re.M) for verb in VERBS), done.stdout
+
+
+def test_the_list_of_sessions_says_what_each_is_of(here) -> None:
+    lines = here("show", sessions=ROOT / "sessions").stdout.splitlines()
+    row = next(re.split(r"  +", line) for line in lines if line.startswith("recorded-h200-general "))
+    assert row == ["recorded-h200-general", "2026-11-21 06:04", "NVIDIA H200", "KernelBench #74 (full) +2", "68", "66"]
 
 
 def test_a_sessions_folder_that_cannot_be_made_is_one_sentence(here) -> None:

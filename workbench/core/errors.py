@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class BadRequest(ValueError):
     """A request that cannot be carried out; `str(error)` is the sentence every face shows."""
@@ -17,3 +20,10 @@ class RenderError(BadRequest):
     def __init__(self, sentence: str, *, advice: str = "", field: str | None = None) -> None:
         super().__init__(sentence, field=field)
         self.advice = advice
+
+
+def or_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The end of a sentence that refuses `name`: "did you mean naive_gather?"; where no name is like it `otherwise`, or all."""
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    return f"did you mean {near[0]}?" if near else otherwise or f"there are {', '.join(names) or 'none'}."

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .errors import BadRequest, RenderError
+from .errors import BadRequest, RenderError, or_nearest
 from .layer import BACKWARD, CHANNELS_LAST, DIRECTIONS, DTYPES, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES
 from .precision import PRECISIONS_OF
 from .shared_template import DIRECTIONS_OF_FOLDER, FOLDER, header_of, lines_of
@@ -147,8 +147,8 @@ def find(name: str, direction: str, *, root: Path | None = None) -> Variant:
         if variant.name == name:
             return variant
     refuse_broken([name], [direction], root)
-    raise BadRequest(f"There is no variant {name!r} for {direction}; there are "
-                     f"{', '.join(v.name for v in there) or 'none'}.", field="variant")
+    raise BadRequest(f"There is no variant {name!r} for {direction}; {or_nearest(name, (v.name for v in there))}",
+                     field="variant")
 
 
 def _root(root: Path | None) -> Path:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from .. import __version__
 from ..core import diagnostics
-from ..core.errors import BadRequest
+from ..core.errors import BadRequest, or_nearest
 from ..drive.sessions.session import SessionFull
 from .exit_codes import BAD_REQUEST, CRASHED, INTERRUPTED, NOTHING_RAN, WORDS
 
@@ -43,7 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser("").print_help()
         return BAD_REQUEST
     try:
-        args = parser(words[0] if words else "").parse_args(words)
+        if not words[0].startswith("-") and words[0] not in VERBS:
+            raise BadRequest(f"There is no verb {words[0]!r}; {or_nearest(words[0], VERBS)}")
+        args, unknown = parser(words[0]).parse_known_args(words)
+        if unknown:
+            raise BadRequest(f"{args.verb} takes no {' '.join(unknown)}; see 'python -m workbench {args.verb} --help'.")
         if args.verbose:
             diagnostics.switch_on()
         return importlib.import_module(f"{__package__}.verbs.{args.verb}").run(args)
@@ -67,9 +73,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return CRASHED
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse prints the usage, 30 lines for some verbs, before the sentence that says what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^argument (\S+): ", r"\1: ", message)
+        self.exit(BAD_REQUEST, f"{self.prog}: {message}; see '{self.prog} --help'.\n")
+
+
 def parser(chosen: str) -> argparse.ArgumentParser:
     """All verbs by name; only the chosen one is imported, because some bring pandas."""
-    whole = argparse.ArgumentParser(
+    whole = _Parser(
         prog="python -m workbench", epilog=WORDS,
         description="Render, build, judge and export CUDA kernels for transposed convolutions.")
     whole.add_argument("--version", action="version", version=f"kernel-workbench {__version__}")

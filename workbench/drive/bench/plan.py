@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...core.best_known import best_config, load, ranked
 from ...core.candidate import EMULATED_SM, Candidate
-from ...core.errors import BadRequest
+from ...core.errors import BadRequest, or_nearest
 from ...core.layer import CONTIGUOUS, DIRECTIONS, LAUNCHES, Workload
 from ...core.precision import CLASSES, CLASSES_OF
 from ...core.presets import KERNELBENCH, SIZES, SUITES, preset
@@ -83,8 +83,7 @@ class BenchPlan:
         refuse_broken(self.variants, self.directions, self.templates)
         for name in (*self.variants, *self.without):
             if name not in {v.name for v in there} | {v.key for v in there}:
-                raise BadRequest(f"There is no variant {name!r}; there are "
-                                 f"{', '.join(dict.fromkeys(v.name for v in there))}.", field="variant")
+                raise BadRequest(f"There is no variant {name!r}; {or_nearest(name, (v.name for v in there))}", field="variant")
 
     @property
     def workloads(self) -> list[Workload]:

@@ -3,7 +3,6 @@ honest.toml: a judge that refuses everything catches every attack, too."""
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import textwrap
 import tomllib
@@ -13,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import BadRequest
+from ...core.errors import BadRequest, or_nearest
 from ...core.layer import FORWARD
 
 RED_TEAM = Path(__file__).resolve().parents[2] / "red_team"
@@ -136,8 +135,7 @@ def chosen(names: Sequence[str]) -> list[Attack]:
     there = attacks() + honest()
     unknown = next((n for n in names if n not in {a.name for a in there}), None)
     if unknown is not None:
-        near = difflib.get_close_matches(unknown, [a.name for a in there], n=1)
-        hint = f"did you mean {near[0]}?" if near else "leave out --only to run all of them."
+        hint = or_nearest(unknown, (a.name for a in there), "leave out --only to run all of them.")
         raise BadRequest(f"There is no attack {unknown!r}; {hint}", field="only")
     return [a for a in there if a.kind == "control" or a.name in names]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.candidate import Candidate
-from ...core.errors import BadRequest
+from ...core.errors import BadRequest, or_nearest
 from ...core.layer import LAUNCHES, Workload
 from ...core.precision import PRECISIONS_OF
 from ...core.variants import FORMS, Variant, broken, discover, refuse_broken
@@ -111,11 +111,11 @@ def check_names(there: list[Variant], wanted: Sequence[str], directions: Iterabl
     known = sorted({v.name for v in there})
     for name in [*wanted, *(n for n in settings if n != "*")]:
         if name not in known and name not in {v.key for v in there}:
-            raise BadRequest(f"There is no variant {name!r}; there are {', '.join(known)}.", field="variant")
+            raise BadRequest(f"There is no variant {name!r}; {or_nearest(name, known)}", field="variant")
     tunables = {t.name for v in there for t in v.tune}
     for tunable in settings.get("*", {}):
         if tunable not in tunables:
-            raise BadRequest(f"No variant has a tunable {tunable}; there are {', '.join(sorted(tunables))}.", field="set")
+            raise BadRequest(f"No variant has a tunable {tunable}; {or_nearest(tunable, sorted(tunables))}", field="set")
 
 
 def _checked(settings: object) -> dict[str, dict[str, tuple[int, ...]]]:
