@@ -11,6 +11,7 @@ import pytest
 from workbench.core.presets import preset
 from workbench.core.trial import DEFAULT_ADVICE, Errors, Status, Timing, Trial
 from workbench.core.trial_parts import KernelNumbers, TrialDevice
+from workbench.core.variants import find
 from workbench.drive.reporting import plots, report, tables
 
 WORK = preset("kb74").workload("full")
@@ -134,6 +135,23 @@ def test_a_module_is_not_one_more_candidate():
         "1 of 1 candidates and ModelNew are right in all checks")
     assert report.headline([trial("a", 1.0, device=CPU), wrong, ours]).sentence == (
         "1 of 2 candidates is wrong: b, forward")
+
+
+def test_what_does_not_apply_to_the_layer_is_not_counted_as_wrong():
+    skipped = trial("c", None, status=Status.SKIPPED, headline="Not run: c needs layer.stride_w == 2.", device=CPU)
+    found = [trial("a", 1.0, device=CPU), trial("b", 1.0, device=CPU), skipped]
+    assert report.headline(found).sentence == "2 of 2 candidates are right in all checks"
+    lines = tables.text_table(found).splitlines()
+    assert lines[-1] == f"SKIPPED  c forward ({skipped.trial_id}): {skipped.headline}", "without advice and command"
+
+
+def test_the_table_shows_what_differs_from_the_default_and_in_the_table():
+    known = find("naive_gather", "forward").default_config
+    other = trial("naive_gather", 2.0, config={**known, "BLOCK": 64})
+    rows = tables.text_table([trial("naive_gather", 1.0, config=known), other, trial("gone", 3.0, config={"TILE": 8})])
+    rows = rows.splitlines()
+    assert [any(f"  {words}  " in row for row in rows) for words in ("BLOCK=128", "BLOCK=64", "TILE=8")] == [True] * 3
+    assert "  default  " in tables.text_table([trial("naive_gather", 1.0, config=known)])
 
 
 def test_where_the_verdict_is_unsure_nobody_is_as_fast_as_anybody():

@@ -419,9 +419,10 @@ def _pair(a: Trial, b: Trial, clock: str, direction: str) -> Pair:
 
 
 def _of_all(some: Sequence[Trial], ours: Sequence[Trial]) -> str:
-    """ "4 of 6 candidates and ModelNew are": a module is made of candidates and is not one more of them."""
+    """ "4 of 6 candidates and ModelNew are": a module is made of candidates and is not one more of them; one that does not
+    apply to the layer is not wrong, so it does not count."""
     modules = [t for t in some if t.kind == "module"]
-    everyone = [t for t in ours if t.kind != "module"]
+    everyone = [t for t in ours if t.kind != "module" and t.status is not Status.SKIPPED]
     words = [f"{len(some) - len(modules)} of {len(everyone)} candidates"] if everyone else []
     words += [modules[0].name if len(modules) == 1 else f"{len(modules)} modules"] if modules else []
     words = words or ["no module"]

@@ -56,8 +56,8 @@ class Row:
 
 
 def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
-    """The verdict first, then one line a trial; failures with their sentence and advice below, unless they
-    were run again and judged. `not_run`: candidates that were asked for and have no trial."""
+    """The verdict first, then one line a trial. Below the reason for each that was skipped, and failures with their sentence,
+    advice and command, unless they were run again and judged. `not_run`: candidates that were asked for and have no trial."""
     trials = list(trials)
     if not trials:
         return "No trials."
@@ -77,8 +77,10 @@ def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
     elif not_run:
         lines += [f"{not_run} candidates were not run", ""]
     lines += aligned(cells)
+    skipped = [trial for trial in standing if trial.status is Status.SKIPPED]
+    lines += [""] * bool(skipped) + [f"{t.status}  {t.name} {t.direction} ({t.trial_id}): {t.headline}" for t in skipped]
     for trial in standing:
-        if not trial.ok:
+        if not trial.ok and trial.status is not Status.SKIPPED:
             where = trial.detail.shown.get("where", "")
             lines += ["", f"{trial.status}  {trial.name} {trial.direction} ({trial.trial_id}): {trial.headline}",
                       *([f"  {where}"] if where else []), f"  {trial.advice}", f"  {trial.command}"]
