@@ -21,7 +21,7 @@ from workbench.drive.checking.attacks import modules, reference
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
 from workbench.drive.checking.check_text import report_text
 from workbench.measure.check.clock.ladder import LADDER, in_the_running, settled
-from workbench.measure.check.clock.slots import Limit, differs, rounded
+from workbench.measure.check.clock.slots import Limit, Slots, differs, rounded
 from workbench.measure.check.clock.timed_input import factors_for, timed_input
 from workbench.measure.check.host import ways
 
@@ -388,6 +388,35 @@ def test_results_of_two_processes_are_compared_call_by_call() -> None:
     near = ours.clone()
     near[:, :60].view(torch.float32)[:] *= 1 + 1e-5
     assert not differs(near, theirs, limits)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_each_part_of_a_large_result_is_compared(dtype: str) -> None:
+    """Large results are compared in parts that fit into the cache."""
+    kind, count = getattr(torch, dtype), 3 * 2**16 + 5
+    theirs = torch.randn(2, count).to(kind)
+    limit = Limit(dtype, [count], 1e-3, 1.0)
+    assert not differs(theirs.view(torch.uint8), theirs.view(torch.uint8), [limit])
+    for place in (0, 2**16, count - 1):
+        for wrong in (1.0, float("nan")):
+            ours = theirs.clone()
+            ours[1, place] += wrong
+            assert differs(ours.view(torch.uint8), theirs.view(torch.uint8), [limit]), (place, wrong)
+    everywhere = (theirs.double() + 2e-3 * (1 - 2 * torch.randint(2, theirs.shape))).to(kind)
+    assert differs(everywhere.view(torch.uint8), theirs.view(torch.uint8), [limit])
+
+
+def test_what_a_process_has_not_written_is_no_number(tmp_path: Path) -> None:
+    """A process can shorten the file of its slots. An older copy then does not stand for what is missing."""
+    path = tmp_path / "slots"
+    path.write_bytes(torch.ones(3, 64).numpy().tobytes())
+    with path.open("r+b", buffering=0) as file:
+        slots = object.__new__(Slots)
+        slots.stride, slots._files, slots._copies = 256, {"candidate": file}, {}
+        assert bool((slots.all("candidate", 3).view(torch.float32) == 1).all())
+        file.truncate(300)
+        shortened = slots.all("candidate", 3).view(torch.float32)
+    assert bool((shortened[0] == 1).all()) and int(shortened.isnan().sum()) == 3 * 64 - 75
 
 
 def test_a_matrix_that_is_symmetric_stays_so_when_it_is_timed() -> None:
