@@ -12,6 +12,7 @@ from torch import nn
 from workbench.core.check_parts import DirectionTimes
 from workbench.core.confinement import VARIABLE
 from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.orders import CheckOrder
 from workbench.core.presets import preset
 from workbench.core.replies import CheckTimes, Device
 from workbench.core.typed import read
@@ -20,6 +21,7 @@ from workbench.drive.checking import check_times
 from workbench.drive.checking.attacks import modules, reference
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
 from workbench.drive.checking.check_text import report_text
+from workbench.measure.check.begin import _others
 from workbench.measure.check.clock.ladder import LADDER, in_the_running, settled
 from workbench.measure.check.clock.slots import Limit, Slots, differs, rounded
 from workbench.measure.check.clock.timed_input import factors_for, timed_input
@@ -217,6 +219,23 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why(forking_judge) -
     assert "PyTorch's default computes in ieee" in text and "the limits of this CPU are not measured" in text
     assert f"({report.times['forward'].against})" in text and "KernelBench, text          failed  it contains 'pass'" in text
     assert "module_ms: " in report.evidence
+
+
+def test_torch_compile_works_beside_the_questions_on_the_cpu_too(forking_judge) -> None:
+    """In a process of its own, which starts with the check; only where the file will be timed."""
+    reference, _ = workload_reference(Workload(ConvTranspose(1, 3, 2, 3, bias=False), 2, (9,)))
+    text = reference.replace("class Model(", "class ModelNew(")
+    order = CheckOrder(text, "ModelNew", reference, "cpu", 4 << 30, 60.0, 60.0)
+    assert _others(order) == ("compiler",)
+    assert not _others(replace(order, time=False)) and not _others(replace(order, effort="quick"))
+    assert not _others(replace(order, text=f"from torch.utils.cpp_extension import load_inline\n{text}"))
+    said: list[str] = []
+    report = check(CheckRequest(text, reference, "cpu", nvcc=False, memory_gib=4.0), judge=forking_judge, on_text=said.append)
+    assert not report.failed and said.index("waiting for torch.compile") < said.index("forward: drawing inputs")
+    names = [p.name for p in report.phases]
+    assert names.index("waiting for torch.compile") < names.index("forward: preparing torch.compile")
+    for times in report.times.values():
+        assert "torch.compile" in {b.name for b in times.baselines}, times.left_out
 
 
 def test_a_reference_in_float64_is_timed_in_both_directions(forking_judge) -> None:

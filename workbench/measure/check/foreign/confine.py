@@ -114,7 +114,7 @@ def launch(scratch: Path, device: str, memory_bytes: int, *, popen: Callable[...
     for fd in (to_write, from_read):  # large pipes for tensors; if the system refuses, the size stays
         with suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write), device]
+    words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write), device, scratch.name]
     with log_of(scratch).open("wb") as log, start(words, scratch, device=device, memory_bytes=memory_bytes) as how:
         how["pass_fds"] += (to_read, from_write)
         process = popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
