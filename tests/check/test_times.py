@@ -234,6 +234,8 @@ def test_torch_compile_works_beside_the_questions_on_the_cpu_too(forking_judge) 
     assert not report.failed and said.index("waiting for torch.compile") < said.index("forward: drawing inputs")
     names = [p.name for p in report.phases]
     assert names.index("waiting for torch.compile") < names.index("forward: preparing torch.compile")
+    waiting = report.phases[names.index("waiting for torch.compile")]
+    assert waiting.reference_s > 0.9 * waiting.seconds, "the judge itself does nothing then"
     for times in report.times.values():
         assert "torch.compile" in {b.name for b in times.baselines}, times.left_out
 

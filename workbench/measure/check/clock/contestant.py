@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,11 +81,12 @@ class Beside:
     def wait(self) -> None:
         """Until torch.compile has ended. On the CPU the spare process imports torch meanwhile: later it would need the cores of
         what is timed."""
+        begin = time.monotonic()
         if self.benchmark is None:
             with suppress(Ended):  # it is started again when it is needed
                 self.spare.get_ready()
         if self.compiler:
-            self.compiler.wait()
+            self.compiler.wait().process.spent.seconds += time.monotonic() - begin
 
 
 @dataclass(frozen=True)
