@@ -31,7 +31,7 @@ from workbench.measure.check.host import host
 def forked(args: Sequence[str], *, env: Mapping[str, str], preexec_fn: Callable[[], None], pass_fds: Sequence[int],
            **how: Any) -> subprocess.Popen[bytes]:
     """As `subprocess.Popen` for `python -m MODULE ...`, but the module runs in the fork, where it would be replaced."""
-    *_, python, option, module, request_fd, reply_fd, device = args  # before them may stand bwrap's, which are left out
+    *_, python, option, module, request_fd, reply_fd, device, name = args  # before them may stand bwrap's, which are left out
     assert (python, option, module) == (sys.executable, "-m", host.__package__), args
 
     def instead_of_exec() -> None:
@@ -44,7 +44,7 @@ def forked(args: Sequence[str], *, env: Mapping[str, str], preexec_fn: Callable[
         torch.set_num_threads(1)   # threads of an OpenMP pool do not survive a fork
         sys.stdin, sys.stdout, sys.stderr = (os.fdopen(os.dup(fd), mode) for fd, mode in ((0, "r"), (1, "w"), (2, "w")))
         sys.stdout.reconfigure(line_buffering=True)
-        sys.argv = [module, request_fd, reply_fd, device]
+        sys.argv = [module, request_fd, reply_fd, device, name]
         code = 1
         try:
             code = host.main(sys.argv[1:])

@@ -12,6 +12,7 @@ from torch import nn
 from workbench.core.check_parts import DirectionTimes
 from workbench.core.confinement import VARIABLE
 from workbench.core.layer import ConvTranspose, Workload
+from workbench.core.orders import CheckOrder
 from workbench.core.presets import preset
 from workbench.core.replies import CheckTimes, Device
 from workbench.core.typed import read
@@ -20,8 +21,9 @@ from workbench.drive.checking import check_times
 from workbench.drive.checking.attacks import modules, reference
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
 from workbench.drive.checking.check_text import report_text
+from workbench.measure.check.begin import _others
 from workbench.measure.check.clock.ladder import LADDER, in_the_running, settled
-from workbench.measure.check.clock.slots import Limit, differs, rounded
+from workbench.measure.check.clock.slots import Limit, Slots, differs, rounded
 from workbench.measure.check.clock.timed_input import factors_for, timed_input
 from workbench.measure.check.host import ways
 
@@ -219,6 +221,25 @@ def test_on_the_cpu_what_can_run_is_timed_and_the_rest_says_why(forking_judge) -
     assert "module_ms: " in report.evidence
 
 
+def test_torch_compile_works_beside_the_questions_on_the_cpu_too(forking_judge) -> None:
+    """In a process of its own, which starts with the check; only where the file will be timed."""
+    reference, _ = workload_reference(Workload(ConvTranspose(1, 3, 2, 3, bias=False), 2, (9,)))
+    text = reference.replace("class Model(", "class ModelNew(")
+    order = CheckOrder(text, "ModelNew", reference, "cpu", 4 << 30, 60.0, 60.0)
+    assert _others(order) == ("compiler",)
+    assert not _others(replace(order, time=False)) and not _others(replace(order, effort="quick"))
+    assert not _others(replace(order, text=f"from torch.utils.cpp_extension import load_inline\n{text}"))
+    said: list[str] = []
+    report = check(CheckRequest(text, reference, "cpu", nvcc=False, memory_gib=4.0), judge=forking_judge, on_text=said.append)
+    assert not report.failed and said.index("waiting for torch.compile") < said.index("forward: drawing inputs")
+    names = [p.name for p in report.phases]
+    assert names.index("waiting for torch.compile") < names.index("forward: preparing torch.compile")
+    waiting = report.phases[names.index("waiting for torch.compile")]
+    assert waiting.reference_s > 0.9 * waiting.seconds, "the judge itself does nothing then"
+    for times in report.times.values():
+        assert "torch.compile" in {b.name for b in times.baselines}, times.left_out
+
+
 def test_a_reference_in_float64_is_timed_in_both_directions(forking_judge) -> None:
     """Its truth is computed in the precision that is timed, beside the backward's graph."""
     reference = models.LAYER.replace("torch.rand(2, 3, 9)", "torch.rand(2, 3, 9, dtype=torch.float64)")
@@ -388,6 +409,35 @@ def test_results_of_two_processes_are_compared_call_by_call() -> None:
     near = ours.clone()
     near[:, :60].view(torch.float32)[:] *= 1 + 1e-5
     assert not differs(near, theirs, limits)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_each_part_of_a_large_result_is_compared(dtype: str) -> None:
+    """Large results are compared in parts that fit into the cache."""
+    kind, count = getattr(torch, dtype), 3 * 2**16 + 5
+    theirs = torch.randn(2, count).to(kind)
+    limit = Limit(dtype, [count], 1e-3, 1.0)
+    assert not differs(theirs.view(torch.uint8), theirs.view(torch.uint8), [limit])
+    for place in (0, 2**16, count - 1):
+        for wrong in (1.0, float("nan")):
+            ours = theirs.clone()
+            ours[1, place] += wrong
+            assert differs(ours.view(torch.uint8), theirs.view(torch.uint8), [limit]), (place, wrong)
+    everywhere = (theirs.double() + 2e-3 * (1 - 2 * torch.randint(2, theirs.shape))).to(kind)
+    assert differs(everywhere.view(torch.uint8), theirs.view(torch.uint8), [limit])
+
+
+def test_what_a_process_has_not_written_is_no_number(tmp_path: Path) -> None:
+    """A process can shorten the file of its slots. An older copy then does not stand for what is missing."""
+    path = tmp_path / "slots"
+    path.write_bytes(torch.ones(3, 64).numpy().tobytes())
+    with path.open("r+b", buffering=0) as file:
+        slots = object.__new__(Slots)
+        slots.stride, slots._files, slots._copies = 256, {"candidate": file}, {}
+        assert bool((slots.all("candidate", 3).view(torch.float32) == 1).all())
+        file.truncate(300)
+        shortened = slots.all("candidate", 3).view(torch.float32)
+    assert bool((shortened[0] == 1).all()) and int(shortened.isnan().sum()) == 3 * 64 - 75
 
 
 def test_a_matrix_that_is_symmetric_stays_so_when_it_is_timed() -> None:

@@ -214,6 +214,14 @@ def test_workers_without_a_gpu_are_forks_of_one_process_and_no_others_are(tmp_pa
 
 
 @pytest.mark.usefixtures("own_server")
+def test_a_worker_that_starts_others_first_does_not_wait_for_the_import_of_torch(tmp_path: Path) -> None:
+    with another(tmp_path, device="cpu", at_once=True) as first:
+        assert parent(first) == os.getpid() and not forked.there()
+    with another(tmp_path, device="cpu") as second, another(tmp_path, device="cpu", at_once=True) as third:
+        assert parent(second) == parent(third) != os.getpid(), "where torch is there, a fork is faster"
+
+
+@pytest.mark.usefixtures("own_server")
 def test_what_is_read_when_torch_is_loaded_needs_a_new_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def of(pid: int) -> set[bytes]:
         return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))

@@ -6,6 +6,7 @@ A check runs foreign code on this machine. The report says in which sandbox.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import shlex
 import tempfile
@@ -36,6 +37,7 @@ from . import check_times
 
 MOST_TEXT_BYTES = 5 << 20
 MOST = {"memory_gib": 1 << 20, "call_s": 1_000_000, "build_s": 1_000_000}  # beyond them the system's own calls overflow
+_judges = itertools.count()   # of this process. The first starts at once; for the next ones a process with torch is kept
 _REFERENCE_DEFAULTS = {"stride": "1", "padding": "0", "output_padding": "0", "groups": "1", "bias": "False", "dilation": "1"}
 _REFERENCE_INPUTS = '''
 
@@ -141,7 +143,7 @@ def judge_process(device: str = "cuda") -> Iterator[WorkerProcess]:
     """A judge for several checks, one after the other; that saves an import of torch per check. Each check has its own foreign
     processes. On a GPU give each timed check its own judge, because only its end frees its GPU memory."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-", ignore_cleanup_errors=True) as folder:
-        worker = WorkerProcess("measure", log_path=Path(folder) / "judge.log", device=device)
+        worker = WorkerProcess("measure", log_path=Path(folder) / "judge.log", device=device, at_once=next(_judges) == 0)
         try:
             yield worker
         finally:

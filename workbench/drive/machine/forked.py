@@ -47,6 +47,11 @@ def fork(words: Sequence[str], fds: Sequence[int], environment: Mapping[str, str
     return None
 
 
+def there() -> bool:
+    """Whether the process that forks has been started."""
+    return _server is not None
+
+
 class Forked:
     """As `subprocess.Popen`. The server waits for the process in our place, and does not let go of its number before `end`."""
 

@@ -22,6 +22,7 @@ from ...core.plain_text import plain_json
 from ...core.replies import Event, Failure
 from ...core.trial_parts import Environment
 from ...core.typed import Misfit, read, to_json
+from ..machine import forked
 from ..machine.forked import Forked, fork
 
 R = TypeVar("R")
@@ -71,10 +72,12 @@ class WorkerProcess:
 
     _module = "workbench.measure.worker"
 
-    def __init__(self, kind: str, *, log_path: Path, environment: dict[str, str] | None = None, device: str = "cuda") -> None:
-        """`device`: one for "cpu", and one that builds, may be a fork of a process that has imported torch."""
+    def __init__(self, kind: str, *, log_path: Path, environment: dict[str, str] | None = None, device: str = "cuda",
+                 at_once: bool = False) -> None:
+        """`device`: one for "cpu", and one that builds, may be a fork of a process that has imported torch. `at_once`: it
+        starts other processes before it needs torch, so it does not wait until the process that forks has imported it."""
         self.kind = kind
-        self._forks = device == "cpu" or kind == "build"
+        self._forks = (device == "cpu" or kind == "build") and (not at_once or forked.there())
         self.log_path = log_path
         self.starts = 0
         self._environment = environment or {}

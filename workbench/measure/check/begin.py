@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -16,8 +17,11 @@ from ...core.replies import Checked
 from .foreign import confine
 from .foreign.confine import Launched
 
-# More processes with the reference, to time it: with cudnn.benchmark, with torch.compile, and when the file's process is gone.
-OF_A_GPU = ("benchmark", "compiler", "spare")
+# More processes with the reference, to time it: with cudnn.benchmark (on a GPU), with torch.compile, and when the file's
+# process is gone.
+OF_TIMES = ("benchmark", "compiler", "spare")
+# A text with one of these words is most likely emulated on the CPU, where such a file is not timed.
+_OF_CUDA = ("load_inline", "cpp_extension", "triton")
 _SCRATCH = "kernel-workbench-check"
 
 
@@ -46,16 +50,27 @@ def check(order: CheckOrder, emit: Emit) -> Checked:
     begun = Begun(*owned_folder(temporary, _SCRATCH, mode=0o700))
     before = signal.signal(signal.SIGTERM, _ended)
     try:
-        others = OF_A_GPU if order.time and order.device != "cpu" else ()
-        for name in ("reference", "candidate", *others):
-            if name == "compiler" and order.effort == "quick":
-                continue
+        for name in ("reference", "candidate", *_others(order)):
             begun.launched[name] = confine.launch(begun.scratch / name, order.device, order.memory_bytes)
-        from . import check_file
+        gc.disable()  # while torch is imported: it finds nothing, and takes an eighth of the time
+        try:
+            from . import check_file
+        finally:
+            gc.enable()
         return check_file.check(order, emit, begun)
     finally:
         begun.end()
         signal.signal(signal.SIGTERM, before)
+
+
+def _others(order: CheckOrder) -> tuple[str, ...]:
+    """The processes of `OF_TIMES` that start at once, because their work takes long. The others start when they are needed."""
+    compiled = order.effort != "quick"
+    if not order.time:
+        return ()
+    if order.device != "cpu":
+        return tuple(name for name in OF_TIMES if compiled or name != "compiler")
+    return ("compiler",) if compiled and not any(word in order.text for word in _OF_CUDA) else ()
 
 
 def _ended(number: int, frame: object) -> NoReturn:

@@ -28,7 +28,7 @@ from ...core.trial import Status
 from ..build.build import missing
 from ..device import free_bytes
 from . import cuda_sources
-from .begin import OF_A_GPU, Begun
+from .begin import OF_TIMES, Begun
 from .build_question import build_question, no_compiler
 from .clock.contestant import Ahead, Beside
 from .clock.ladder import LADDER, why_left_out
@@ -62,7 +62,7 @@ def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
     candidate = ForeignProcess("candidate", device=order.device, limits=limits, scratch=scratch, beside=reference,
                                launched=begun.launched.get("candidate"))
     others = {name: ForeignProcess(name, device=order.device, limits=patient, scratch=scratch,
-                                   launched=begun.launched.get(name)) for name in OF_A_GPU}
+                                   launched=begun.launched.get(name)) for name in OF_TIMES}
     asked = _Check(order, emit, scratch, candidate, reference, others, confined)
     try:
         reference.begin()
@@ -124,6 +124,11 @@ class _Check:
                     tuple(str(x.dtype).removeprefix("torch.") for x in given))
         home = self._share(case)
         given = [x.to(home) for x in given]
+        trial = TrialRun(self.reference, self.candidate, device=self.device, seed=self.seed, home=home,
+                         dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()), "float32"))
+        trial.given, trial.parameters = given, list(reference.loaded.parameters)
+        trial.defaults, trial.numbers = reference.loaded.defaults, reference.numbers
+        beside = self._beside(trial, case)
         self.emit(Event("build", "importing and building the file"))
         built, calls, own_export = self._build()
         emulated = self.emulate and (any(c.cuda_sources for c in calls) or own_export)
@@ -131,22 +136,17 @@ class _Check:
         self.questions.append(built)
         compiler = self._start_nvcc(calls)
         if built.answer is Answer.PASSED:
-            trial = TrialRun(self.reference, self.candidate, device=self.device, seed=self.seed, home=home,
-                             dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()),
-                                        "float32"))
-            trial.given, trial.parameters = given, list(reference.loaded.parameters)
-            trial.numbers = reference.numbers
             if setting.layer is None:
                 trial.drawn = self._drawn(given, trial)
                 self.questions += trial.drawn.warnings()
-            trial.defaults, trial.convolves = reference.loaded.defaults, reference.convolves
+            trial.convolves = reference.convolves
             if not trial.convolves:
                 trial.of_float32 = "ieee"
             less = self._declared(trial)
             trial.attribute = reference.structure.attribute if reference.structure else ""
             self.progress.known = replace(self.progress.known, declared=less)
             Examination(trial, case, self.progress, emulated=emulated, timed=self.order.time, effort=self.order.effort,
-                        beside=self._beside(trial, case)).run()
+                        beside=beside).run()
         else:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]
@@ -170,8 +170,9 @@ class _Check:
         return self.device
 
     def _beside(self, trial: TrialRun, case: Case) -> Beside | None:
-        """On a GPU the other processes of the timing. torch.compile begins at once, while questions are asked."""
-        if self.emulate or not self.order.time:
+        """The other processes of the timing. torch.compile begins at once, while the file is built and questions are asked. On
+        the CPU only where its process has been started: a file that is emulated is not timed."""
+        if not self.order.time or self.emulate and not self.others["compiler"].alive:
             return None
         benchmark, compiler = (Party(self.others[name], self.order.reference, class_name="Model", emulate=False)
                                for name in ("benchmark", "compiler"))
@@ -179,7 +180,7 @@ class _Check:
             key, case, device=self.device, dtype=trial.dtype, effort=self.order.effort)]
         if ways:
             self.ahead = Ahead(compiler, trial.how(case), ways, trial.given)
-        return Beside(benchmark, self.ahead, self.others["spare"])
+        return Beside(None if self.emulate else benchmark, self.ahead, self.others["spare"])
 
     def stopped_by(self, error: Exception) -> None:
         """Adds the question that failed because the judge itself raised an error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -70,17 +71,27 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Beside:
-    """More processes with the reference. `benchmark`: for the ways with cudnn.benchmark. `compiler`: for torch.compile.
-    `spare`: has torch, and has run nothing."""
+    """More processes with the reference. `benchmark`: for the ways with cudnn.benchmark, on a GPU. `compiler`: for
+    torch.compile. `spare`: has run nothing."""
 
-    benchmark: Party
+    benchmark: Party | None
     compiler: Ahead | None
     spare: ForeignProcess
+
+    def wait(self) -> None:
+        """Until torch.compile has ended. On the CPU the spare process imports torch meanwhile: later it would need the cores of
+        what is timed."""
+        begin = time.monotonic()
+        if self.benchmark is None:
+            with suppress(Ended):  # it is started again when it is needed
+                self.spare.get_ready()
+        if self.compiler:
+            self.compiler.wait().process.spent.seconds += time.monotonic() - begin
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is timed. `beside`: other processes, on a GPU. `errors`: what the check found and allowed for each result of this
+    """What is timed. `beside`: other processes. `errors`: what the check found and allowed for each result of this
     case. `factor`: of all values that are drawn for the timed calls."""
 
     case: Case

@@ -34,7 +34,7 @@ from .timed_input import Drawn, timed_inputs
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
 _LEAST_TURNS = 5                # below it there is no spread; after it the ways that cannot be the fastest are left out
-_BATCH_S = {"cpu": 0.05, "cuda": 0.03}
+_BATCH_S = 0.03
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
 _LARGE_BYTES = 1 << 30          # of one set: of larger sets there are only two
@@ -52,8 +52,10 @@ _ALONE_TURNS, _SINGLE_TURNS = 8, 10
 def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[str, CheckTimes] | NotTimed:
     """The times of "forward" and "backward". Where the candidate seems to win, `singly` holds samples of both in batches of one
     call, and `alone` the ways to beat, when its process is gone."""
-    found: dict[str, CheckTimes] = {}
-    benches: dict[str, _Bench] = {}
+    found, benches = dict[str, CheckTimes](), dict[str, _Bench]()
+    if plan.beside and plan.beside.compiler:
+        emit(Event("time", "waiting for torch.compile"))
+        plan.beside.wait()
     for direction in ("forward", "backward") if backward else ("forward",):
         emit(Event("time", f"{direction}: drawing inputs"))
         try:
@@ -103,9 +105,8 @@ class _Bench:
         self.device = trial.device
         self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate}
         if plan.beside:
-            self.parties[_BENCHMARK] = plan.beside.benchmark
-            if plan.beside.compiler:
-                self.parties[_COMPILER] = plan.beside.compiler.wait()
+            self.parties |= {_BENCHMARK: plan.beside.benchmark} if plan.beside.benchmark else {}
+            self.parties |= {_COMPILER: plan.beside.compiler.wait()} if plan.beside.compiler else {}
         self.random = random.SystemRandom()
         self.how = trial.how(case)
         facts, drawn = trial.reference.make(self.how)
@@ -145,7 +146,7 @@ class _Bench:
         ours = Contestant(_CANDIDATE)
         modes = {"": ours, **self._ways()}
         one_s = min(self._batch(ours, 1).clock_s for _ in range(3))
-        calls = max(1, min(most, ceil(_BATCH_S[self.device[:4] if self.device != "cpu" else "cpu"] / max(one_s, 1e-5))))
+        calls = max(1, min(most, ceil(_BATCH_S / max(one_s, 1e-5))))
         for contestant in modes.values():
             self._called(contestant, min(calls, 3), timed=False)
         samples: dict[str, list[float]] = {name: [] for name in modes}

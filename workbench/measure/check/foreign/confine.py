@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -45,6 +46,9 @@ _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", 
 # has freed before, and OpenMP's threads of one process spin on cores that the other needs.
 _SAME_FOR_ALL = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
                  "OMP_WAIT_POLICY": "PASSIVE"}
+# Else torch.compile first compiles three files, to learn that g++ knows the vectors of AVX2 and AVX-512. Whether the processor
+# has them it reads elsewhere, and what only newer compilers know it still tries.
+_OF_INDUCTOR = {"TORCHINDUCTOR_VEC_ISA_OK": "1"} if platform.machine() == "x86_64" else {}
 _libc = ctypes.CDLL(None)
 
 
@@ -54,7 +58,7 @@ def environment(scratch: Path) -> dict[str, str]:
     return {**kept, "HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1", "TORCH_EXTENSIONS_DIR": str(scratch / "extensions"),
             "TRITON_CACHE_DIR": str(scratch / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
-            "TORCH_USE_CUDA_DSA": "1", "MAX_JOBS": "4", **_SAME_FOR_ALL}
+            "TORCH_USE_CUDA_DSA": "1", "MAX_JOBS": "4", **_OF_INDUCTOR, **_SAME_FOR_ALL}
 
 
 @lru_cache(maxsize=4)
@@ -110,7 +114,7 @@ def launch(scratch: Path, device: str, memory_bytes: int, *, popen: Callable[...
     for fd in (to_write, from_read):  # large pipes for tensors; if the system refuses, the size stays
         with suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write), device]
+    words = [sys.executable, "-m", "workbench.measure.check.host", str(to_read), str(from_write), device, scratch.name]
     with log_of(scratch).open("wb") as log, start(words, scratch, device=device, memory_bytes=memory_bytes) as how:
         how["pass_fds"] += (to_read, from_write)
         process = popen(**how, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -173,10 +173,8 @@ class ForeignProcess:
 
     def _asked(self, request: Request[R], tensors: Sequence[torch.Tensor], limit_s: float | None, doing: str
                ) -> tuple[R, Tensors]:
-        self.begin()
         self.resume()
-        if not self._ready:
-            self._wait_ready()
+        self.get_ready()
         limit_s = limit_s or self.limits.call_s
         deadline = time.monotonic() + limit_s
         try:
@@ -205,6 +203,12 @@ class ForeignProcess:
         """Start it without waiting until it is ready."""
         if not self.alive:
             self._start()
+
+    def get_ready(self) -> None:
+        """Start it and wait until it can be asked. Raises `Ended`."""
+        self.begin()
+        if not self._ready:
+            self._wait_ready()
 
     def share(self, home: str, window_bytes: int) -> None:
         """From now on tensors of answers are on that device, and large ones pass through memory of it that is shared with the

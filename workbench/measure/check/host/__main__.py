@@ -1,6 +1,6 @@
 """Starts the host without garbage collection while torch is imported: it finds nothing, and takes an eighth of the time.
 
-    python -m workbench.measure.check.host REQUEST_FD REPLY_FD DEVICE
+    python -m workbench.measure.check.host REQUEST_FD REPLY_FD DEVICE NAME
 """
 
 import gc
