@@ -15,17 +15,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.page.test_belongs import said, tab
 from tests.shared import require
-from workbench.core.env import find_toolchain
+from workbench.core.env import counters_restricted, find_toolchain
 from workbench.core.profile import ASKED, METRICS, KernelCounters, Profile, read_csv, rows, sentence
 from workbench.core.trial import Trial
 from workbench.core.trial_parts import TrialDevice
 from workbench.core.typed import to_json
+from workbench.drive.machine.doctor import examine
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions import profiles
 from workbench.drive.sessions.session import Session, unpack
 
-from .conftest import good
+from .conftest import good, until
 
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 # As 2025.3 prints it: the names of its columns, the units below them, a launch in each line.
@@ -214,3 +216,33 @@ def test_the_static_reading_stands_in_its_place_beside_a_profile_that_was_kept(t
         assert "No static reading either: No nv" in told.stdout
         return
     assert "The static reading stands in their place. " in told.stdout and "of naive_gather" in none["static"]["sentence"]
+
+
+def test_the_button_has_it_counted_and_shows_it_when_it_is_done(there, ncu, monkeypatch, tmp_path) -> None:
+    trial, session = there
+    shutil.copytree(session.path, tmp_path / "own", ignore=shutil.ignore_patterns("events.jsonl"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    monkeypatch.setattr(profiles, "place_of", lambda trial: ("cpu", ""))    # as where its GPU is here
+    ncu(COUNTS)
+    at = tab("inspect", inspect_session="own", trial=trial.trial_id, view="Profile")
+    assert "has no profile yet. The button has ncu count on cpu." in said(at)
+    at.button(key=f"profile {trial.trial_id}").click().run()
+    assert "ncu is counting" in said(at) and not [b for b in at.button if b.key == f"profile {trial.trial_id}"]
+    until(lambda: "Memory-bound" in said(at.run()), 60)
+    assert at.button(key=f"profile {trial.trial_id}").label == "Profile again" and not at.exception
+    ncu(f"log.write_text({REFUSED!r}); sys.exit(1)")
+    at.button(key=f"profile {trial.trial_id}").click().run()
+    until(lambda: "does not permit this user" in said(at.run()), 60)
+    assert "Memory-bound" in said(at), "the profile that was kept stays"
+
+
+def test_the_machine_says_whether_it_has_ncu_and_what_that_lacks(ncu, gpu, tmp_path) -> None:
+    place = ncu("")
+    found = next(f for f in examine() if f.name == "ncu")
+    assert (found.found, found.ok) == (str(place), True) and found.works.startswith("counts what limits a kernel on a GPU")
+    driver, own = tmp_path / "params", tmp_path / "status"
+    for admins, held, restricted in ((1, "0000000000000000", True), (1, "000001ffffffffff", False), (0, "0" * 16, False)):
+        driver.write_text(f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {admins}\n")
+        own.write_text(f"Name:\tpython\nCapEff:\t{held}\n")
+        assert counters_restricted(driver, own) == restricted
+    assert not counters_restricted(tmp_path / "none", own)
