@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import workbench as wb
 from tests.page.test_belongs import said, tab
 from tests.shared import require
 from workbench.core.env import counters_restricted, find_toolchain
@@ -194,7 +195,7 @@ def test_why_there_are_no_counters(there, monkeypatch, gpu) -> None:
     assert profiles.place_of(on_gpu) == ("", profiles.NO_NCU)
 
 
-def test_the_static_reading_stands_in_its_place_beside_a_profile_that_was_kept(there, here, tmp_path) -> None:
+def test_the_static_reading_stands_in_its_place_beside_a_profile_that_was_kept(there, here, monkeypatch, tmp_path) -> None:
     trial, session = there
     for name in ("none", "kept"):
         shutil.copytree(session.path, tmp_path / name, ignore=shutil.ignore_patterns("events.jsonl"))
@@ -210,6 +211,10 @@ def test_the_static_reading_stands_in_its_place_beside_a_profile_that_was_kept(t
     none, counted = map(json.loads, lines)
     assert none["profile"] is None and none["trial"] == trial.trial_id and "static" not in counted
     assert counted["profile"]["kernels"][0]["values"]["dram"] == 81.25
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    shown = wb.profile(f"kept:{trial.trial_id}", kept.trials()[0])
+    assert shown.sentence.startswith("Memory-bound") and [v["dram"] for v in shown.values] == [81.25, 81.25]
+    assert "Other kernels of kept:" in shown._repr_html_()
     assert "no trial 'ffff'" in here("profile", "none:ffff", sessions=tmp_path).stderr
     if not (find_toolchain().nvcc and find_toolchain().nvdisasm):
         print("no nvcc or nvdisasm: only what the text says of it is tested")

@@ -138,19 +138,21 @@ class Runner:
                 on_text: Callable[[str], None] = lambda text: None) -> Profiled:
         """Launch a candidate under Nsight Compute in a fresh measure worker, which holds its GPU. A failure, a crash and a hang
         are sentences of the reply."""
-        known = self.device(device)
-        built = self._built(item, BuildSettings(known.kind, known.arch, "", _BUILD_S))
-        if built is None or built.status is not Status.OK:
-            return Profiled(why_not=f"It could not be built: {built.headline if built else 'the compiler was stopped.'}")
-        request = RunRequest(workload, (item.candidate,), device=device, baselines=False)
-        order = ProfileOrder(self.workers.judge_order(device, item, built, request), ncu)
         try:
+            known = self.device(device)
+            built = self._built(item, BuildSettings(known.kind, known.arch, "", _BUILD_S))
+            if built is None or built.status is not Status.OK:
+                return Profiled(why_not=f"It could not be built: {built.headline if built else 'the compiler was stopped.'}")
+            request = RunRequest(workload, (item.candidate,), device=device, baselines=False)
+            order = ProfileOrder(self.workers.judge_order(device, item, built, request), ncu)
             with held(device, on_text):
                 return self.workers.fresh(order, device, limit_s=limit_s)
         except WorkerTimeout:
             return Profiled(why_not=f"ncu gave no answer within {limit_s:g} s and was stopped.")
         except WorkerDied as error:
             return Profiled(why_not=f"The process that started ncu ended by {error.how}.")
+        except BadRequest as error:
+            return Profiled(why_not=str(error))
         except WorkerFailed as error:
             return Profiled(why_not=f"ncu could not be run: {str(error).splitlines()[0]}")
 
