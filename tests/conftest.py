@@ -75,7 +75,7 @@ def here(runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """As `test_cli.cli`, for what needs no process of its own."""
     logger = logging.getLogger("workbench")
     monkeypatch.chdir(ROOT)
-    for verb in ("run", "test", "export", "bench", "tune", "diff"):
+    for verb in ("run", "test", "export", "bench", "tune", "diff", "profile"):
         monkeypatch.setattr(f"workbench.faces.verbs.{verb}.Runner", lambda: nullcontext(runner))
 
     def typed(*words: str, sessions: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:

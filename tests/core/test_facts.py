@@ -1,16 +1,21 @@
-"""Facts against walking over every element, tap and sector; and the known figures of the KernelBench layers."""
+"""Facts against walking over every element, tap and sector; and the known figures of the KernelBench layers. Measured ceilings
+are kept per GPU, found by name, preferred to what ships, and never trusted when they are torn."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import prod
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
 from workbench.core import facts
+from workbench.core.ceilings import ceilings_for, folder, keep, kept
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import PRESETS, preset
+from workbench.core.replies import Rates
 from workbench.core.roofline import Ceilings, ceilings_of, floor
 
 from .workloads import workloads
@@ -146,3 +151,38 @@ def test_what_a_data_sheet_predicts_says_so() -> None:
     assert floor(work, "forward", "tf32", ceilings_of("NVIDIA A100-SXM4-80GB")).predicted
     assert ceilings_of("NVIDIA A100-SXM4-40GB").copy_bytes_per_s < ceilings_of("NVIDIA A100-SXM4-80GB").copy_bytes_per_s
     assert ceilings_of("NVIDIA H100 80GB HBM3").name == "H100" and ceilings_of("NVIDIA GeForce RTX 4090") is None
+
+
+MEASURED = Rates("NVIDIA H200", "3d59-00", read_bytes_per_s=4.33e12, write_bytes_per_s=4.69e12, copy_bytes_per_s=4.29e12,
+                 l2_bytes=60 << 20, flops_per_s={"ieee": 51e12, "tf32": 412e12, "tf32x3": 137e12, "fp16": 761e12,
+                                                 "bf16": 787e12, "fp64": 62e12})
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path))
+
+
+def test_measured_ones_are_preferred(cache) -> None:
+    assert kept("NVIDIA H200") is None
+    shipped = ceilings_for("NVIDIA H200")
+    keep(MEASURED)
+    found = ceilings_for("NVIDIA H200")
+    assert found == kept("NVIDIA H200") != shipped
+    assert (found.read_bytes_per_s, found.predicted) == (4.33e12, frozenset())
+    assert kept("NVIDIA A100") is None
+    limit = floor(preset("kb74").workload("full"), "forward", "ieee", found)
+    assert limit.ms > 0 and not limit.predicted
+
+
+def test_the_newest_measurement_counts(cache) -> None:
+    keep(MEASURED)
+    keep(replace(MEASURED, read_bytes_per_s=4.0e12))
+    assert kept("NVIDIA H200").read_bytes_per_s == 4.0e12 and len(list(folder().glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": "kernel-workbench/ceilings/9", "name": "NVIDIA H200"}'])
+def test_a_torn_record_is_as_good_as_none(cache, text: str) -> None:
+    folder().mkdir(parents=True)
+    (folder() / "x.json").write_text(text)
+    assert kept("NVIDIA H200") is None

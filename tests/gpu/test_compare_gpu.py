@@ -9,17 +9,21 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.drive.conftest import WORKLOAD, good
 from tests.shared import require
 from workbench.core.candidate import Candidate
 from workbench.core.ceilings import kept
+from workbench.core.env import find_toolchain
 from workbench.core.layer import DIRECTIONS, FORWARD, ConvTranspose, Workload
 from workbench.core.presets import preset
+from workbench.core.profile import METRICS
 from workbench.core.trial import FORMULATION, Status
 from workbench.core.variants import find
 from workbench.core.verdict import SAME, UNSURE, from_samples
 from workbench.drive.checking.selftest import confinement, selftest, summary
 from workbench.drive.running.request import RunRequest
 from workbench.drive.running.runner import Runner
+from workbench.drive.sessions import profiles
 from workbench.drive.sessions.session import Session
 from workbench.measure.clock import timing
 
@@ -116,3 +120,19 @@ def test_the_same_call_twice_is_no_victory() -> None:
     assert verdict.verdict in (SAME, UNSURE) and len(a.samples) == len(b.samples)
 
 
+def test_ncu_counts_what_limits_a_kernel_or_says_why_not(tmp_path: Path) -> None:
+    """The real one. Most machines that are rented refuse counters: then the reason is printed."""
+    require(find_toolchain().ncu, "no ncu")
+    session = Session.create(tmp_path, "s")
+    with Runner(build_workers=1) as runner:
+        runner.run(RunRequest(WORKLOAD, (good(),), device="cuda:0", baselines=False, effort="quick"), session)
+        trial, = session.trials()
+        found = profiles.reading(trial, session, runner)
+    if found.profile is None:
+        print(f"ncu counted nothing: {found.why_not}")
+        assert "ERR_NVGPUCTRPERM" in found.why_not and found.static is not None
+        return
+    main = found.kernels[0]
+    assert main.name.partition("<")[0] == "naive_gather" and main.values["duration"] > 0
+    assert set(METRICS) - set(main.values) <= {"tensor"} and main.stalls, "every metric has its name on this GPU"
+    assert 0 < main.values["dram"] <= 100 and found.sentence and profiles.kept(trial, session) == found.profile

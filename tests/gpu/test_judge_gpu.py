@@ -1,12 +1,15 @@
-"""The judge on a real GPU: right kernels, bad ones, a tensor above 2^31 elements, PyTorch's baselines, the timing."""
+"""The judge on a real GPU: right kernels, bad ones, a tensor above 2^31 elements, PyTorch's baselines, the timing; `test` and a
+run wait for the process that holds the GPU, and say for which."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.drive.conftest import WORKLOAD as SMALL
+from tests.drive.conftest import good, until
+from tests.drive.test_device_lock import held_elsewhere
 from tests.judge.bench import CROPPED, LAYER, WORKLOAD, bad_candidate
 from tests.shared import require
 from workbench.core.candidate import Candidate
@@ -24,8 +30,13 @@ from workbench.core.pytorch_ways import ladder
 from workbench.core.replies import Device, Judged
 from workbench.core.template import render, render_batch, symbol
 from workbench.core.variants import discover, find
+from workbench.drive.checking import variant_tests
 from workbench.drive.checking.attacks import kernels
+from workbench.drive.machine.device_lock import DeviceLock
+from workbench.drive.running.request import RunRequest
+from workbench.drive.running.runner import Runner
 from workbench.drive.running.worker_process import WorkerProcess, WorkerTimeout
+from workbench.drive.sessions.session import Session
 from workbench.measure import device
 from workbench.measure.build.build import build
 from workbench.measure.clock import timing
@@ -247,3 +258,29 @@ def test_a_busy_host_does_not_lengthen_a_kernel(gpu: Device) -> None:
     print(f"quiet {quiet.median_ms:.5f} ms, busy {busy.median_ms:.5f} ms, its quartiles {busy.q25_ms:.5f} "
           f"{busy.q75_ms:.5f}")
     assert abs(busy.median_ms / quiet.median_ms - 1) < 0.03
+
+
+@pytest.fixture
+def locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    require(torch.cuda.is_available(), "no CUDA GPU")
+    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path / "locks"))
+
+
+def test_validation_and_a_run_wait_for_another_process(locks, tmp_path: Path) -> None:
+    said: list[str] = []
+    with Runner(build_workers=1) as runner, ThreadPoolExecutor(1) as pool, held_elsewhere() as other:
+        asked = variant_tests.Chosen(variants=("forward/naive_gather",), workloads=(SMALL,))
+        cases = pool.submit(variant_tests.validate, runner, asked, device="cuda:0", on_text=said.append)
+        until(lambda: bool(said))
+        assert said[0].startswith(f"waits: cuda:0 is used by process {other.pid} ") and not cases.done()
+        other.stdin.close()
+        assert [c.status for c in cases.result(120)] == ["OK"] and said[1] == "cuda:0 is free now"
+    lock = DeviceLock("cuda:0")
+    assert lock.acquire(cancelled=threading.Event(), waiting=print)
+    with Runner(build_workers=1) as runner:
+        session = Session.create(tmp_path, "s")
+        run = runner.start(RunRequest(SMALL, (good(),), device="cuda:0", baselines=False, effort="quick"), session)
+        until(lambda: run.message.startswith("waits"))
+        assert run.message.startswith(f"waits: cuda:0 is used by process {os.getpid()} ")
+        lock.release()
+        assert run.wait(120) and session.trials()[0].ok

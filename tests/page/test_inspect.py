@@ -17,10 +17,12 @@ from workbench.core import source_parts
 from workbench.core.check_parts import LooksLike
 from workbench.core.env import find_toolchain
 from workbench.core.presets import preset
+from workbench.core.profile import METRICS, KernelCounters, Profile
 from workbench.core.trial import DEFAULT_ADVICE, Status
 from workbench.core.typed import to_json
 from workbench.core.variants import find
 from workbench.core.wrong_values import SmallestWrong, Term, WrongValues
+from workbench.drive.sessions import profiles
 from workbench.drive.sessions.session import Session
 
 from .test_belongs import tab
@@ -222,3 +224,34 @@ def test_the_ladder_is_read_step_by_step_with_what_each_brought(recorded) -> Non
         at.button(key="ladder Back").click().run()
     assert at.selectbox(key="ladder step").value == "naive_gather" and at.button(key="ladder Back").disabled
     assert "name      = \"naive_gather\"" in at.code[0].value, "the first step has nothing before it"
+
+
+def test_a_profile_is_shown_with_what_each_metric_means_beside_another_trials(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "own")
+    source = session.put_blob(b"// nothing to compile")
+    one, two, bare = (trial("naive_gather", ms, config={"BLOCK": block}, blobs={"source": source})
+                      for ms, block in ((1.5, 64), (2.5, 128), (3.5, 256)))
+    for made, dram in ((one, 81.0), (two, 20.0)):
+        session.append(made)
+        main = KernelCounters("naive_gather", "", "", {"dram": dram, "sm": 30.0, "duration": 1.5e6}, {"short_scoreboard": 0.41})
+        helper = KernelCounters("pack<4>", "", "", {"duration": 2e3})
+        counted = Profile((main, helper), "2026-01-02T00:00:00+00:00", "2025.3.1.0")
+        session.event(profiles.EVENT, trial=made.trial_id, blob=session.put_blob(to_json(counted).encode()))
+    session.append(bare)
+    at = tab("inspect", inspect_session="own", trial=one.trial_id, view="Profile")
+    text = unescape("\n".join(element.body for element in at.get("html")))
+    assert "Memory-bound: DRAM reads and writes at 81 % of the peak; warps mostly wait for shared memory" in text
+    assert f"Counted on {one.device.name}, 2026-01-02, ncu 2025.3.1.0." in text and "Other kernels of naive_gather" in text
+    assert f'title="{METRICS["dram"].help}">DRAM, of peak</span></td><td class=n><span class=nw>81.0 %<' in text
+    assert not [b for b in at.button if b.key == f"profile {one.trial_id}"], "its GPU is not here"
+    at.selectbox(key=f"profile against {one.trial_id}").select(two.trial_id).run()
+    text = unescape("\n".join(element.body for element in at.get("html")))
+    assert "Latency-bound: DRAM is at 20 % of its peak" in text
+    assert "DRAM, of peak</span></td><td class=n><span class=nw>81.0 %</span></td><td class=n><span class=nw>20.0 %<" in text
+    at = tab("inspect", inspect_session="own", trial=bare.trial_id, view="Profile")
+    end = time.monotonic() + 100
+    while "RUNNING" in (text := unescape("\n".join(element.body for element in at.get("html")))) and time.monotonic() < end:
+        time.sleep(0.3)
+        at.run()
+    assert "No counters: The trial ran on" in text and "No static reading either: " in text

@@ -13,8 +13,8 @@ processes        `orders` (to a worker), `replies` (from it), `typed` (both as J
 PyTorch          `pytorch_ways`: PyTorch's ways of computing a direction, by name; `precision`: which of them a candidate
                  competes with
 results          `trial` (Status, the advice of each status, Trial), `trial_parts`; `answers` (the report of a check),
-                 `check_parts`; `wrong_values` (where a result is wrong); `patching` (the report of a model);
-                 `verdict` (FASTER, SLOWER, SAME, UNSURE)
+                 `check_parts`; `wrong_values` (where a result is wrong); `profile` (what ncu counts);
+                 `patching` (the report of a model); `verdict` (FASTER, SLOWER, SAME, UNSURE)
 this machine     `env`, `toolchain`, `toolkit_wheels`, `gpu`, `occupancy`, `cache`, `owned_folder`, `shipped`
 sandboxes        `confinement` (which work here), `landlock`, `seccomp`
 text             `numbers`, `plain_text`, `command`, `diagnostics`, `errors`

@@ -7,6 +7,7 @@ import csv
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from .trial_parts import Environment
 
 _SMI_FIELDS = "index,name,uuid,compute_cap,memory.total,driver_version"
 _SMI_LIMIT_S = 5
+_CAP_SYS_ADMIN = 21           # linux/capability.h
 MACHINES = ("x86_64", "aarch64")
 OLDEST_PYTHON = (3, 11)
 
@@ -101,6 +103,16 @@ def environment() -> Environment:
             "driver": found[0].driver if found else None}
 
 
+def counters_restricted(driver: Path = Path("/proc/driver/nvidia/params"), own: Path = Path("/proc/self/status")) -> bool:
+    """Whether the driver lets only administrators read a GPU's counters, and this process is none: it lacks CAP_SYS_ADMIN."""
+    try:
+        only = "RmProfilingAdminOnly: 1" in driver.read_text(encoding="utf-8", errors="replace")
+        held = re.search(r"^CapEff:\s*([0-9a-f]+)", own.read_text(encoding="utf-8", errors="replace"), re.M)
+    except OSError:
+        return False
+    return only and not (held is not None and int(held[1], 16) >> _CAP_SYS_ADMIN & 1)
+
+
 def cache_dir() -> Path:
     """$KERNEL_WORKBENCH_CACHE, else `kernel-workbench` in the user's cache folder. Not created here."""
     named = os.environ.get("KERNEL_WORKBENCH_CACHE")
@@ -152,5 +164,5 @@ def _cpu_name() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
-__all__ = ["Gpu", "Toolchain", "TorchInfo", "cache_dir", "cxx_problem", "environment", "find_toolchain", "gpus",
-           "ninja_problem", "nvcc_problem", "parse_gpus", "platform_problem", "torch_info"]
+__all__ = ["Gpu", "Toolchain", "TorchInfo", "cache_dir", "counters_restricted", "cxx_problem", "environment", "find_toolchain",
+           "gpus", "ninja_problem", "nvcc_problem", "parse_gpus", "platform_problem", "torch_info"]

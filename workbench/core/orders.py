@@ -26,6 +26,7 @@ from .replies import (
     Judged,
     MachineCode,
     ModuleJudged,
+    Profiled,
     Rates,
     Resources,
 )
@@ -161,6 +162,17 @@ class ExplainOrder(Order[Explained]):
 
 
 @dataclass(frozen=True)
+class ProfileOrder(Order[Profiled]):
+    """Launch a candidate under Nsight Compute. `ncu`: the program; `launches`: how many kernels it counts, at most."""
+
+    operation = "profile"
+    reply = Profiled
+    of: JudgeOrder
+    ncu: Path
+    launches: int = 12
+
+
+@dataclass(frozen=True)
 class CompareOrder(Order[Compared]):
     """Time a candidate in turns with a way of PyTorch's (a key of `pytorch_ways.WAYS`) or with another candidate."""
 
@@ -267,4 +279,4 @@ class PatchOrder(Order[Patched]):
 
 ORDERS: dict[str, type[Order[Any]]] = {order.operation: order for order in (
     PingOrder, WarmOrder, DeviceOrder, CeilingsOrder, BuildOrder, ResourcesOrder, MachineCodeOrder, JudgeOrder, ExplainOrder,
-    CompareOrder, BaselineOrder, CompileOrder, ModuleOrder, CheckOrder, InspectOrder, PatchOrder)}
+    ProfileOrder, CompareOrder, BaselineOrder, CompileOrder, ModuleOrder, CheckOrder, InspectOrder, PatchOrder)}

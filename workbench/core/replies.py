@@ -12,6 +12,7 @@ from .answers import Question
 from .check_parts import FirstError, KernelBench, LeftOut, LooksLike, Phase, SmallestCase
 from .confinement import Confinement
 from .layer import Workload
+from .profile import KernelCounters
 from .trial import Errors, Status, Timing
 from .trial_parts import Detail, Kernels, TrialBuild, TrialDevice
 from .wrong_values import WrongValues
@@ -155,6 +156,15 @@ class Explained:
 
     values: WrongValues | None = None
     restart: bool = False
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What Nsight Compute counted, in the order of the launches; or a sentence that says why it counted nothing."""
+
+    kernels: tuple[KernelCounters, ...] = ()
+    why_not: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

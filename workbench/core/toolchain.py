@@ -41,6 +41,7 @@ class Toolchain:
     ninja: Path | None = None
     compute_sanitizer: Path | None = None
     nvdisasm: Path | None = None
+    ncu: Path | None = None
 
     @property
     def cxx_label(self) -> str:
@@ -62,7 +63,7 @@ def find_toolchain(torch_cuda: str | None = None, *, cache: Path | None = None) 
         cxx=cxx, cxx_version=_version(cxx, r"(\d+\.\d+(?:\.\d+)*)\s*(?:\(.*\))?$") if cxx else "",
         nvcc=nvcc, nvcc_version=nvcc_version(nvcc) if nvcc else "", cuda_home=home, ninja=_find_ninja(),
         compute_sanitizer=_find_tool("compute-sanitizer", home),
-        nvdisasm=_find_tool("nvdisasm", home) or _of_a_package("nvdisasm"))
+        nvdisasm=_find_tool("nvdisasm", home) or _of_a_package("nvdisasm"), ncu=_find_tool("ncu", home) or _of_nsight())
 
 
 def cxx_problem(toolchain: Toolchain) -> str | None:
@@ -188,6 +189,11 @@ def _of_a_package(name: str) -> Path | None:
         roots = spec.submodule_search_locations or () if spec else ()
         places += [path for root in roots for path in Path(root).glob(f"{inside}/{name}")]
     return next((p for p in places if os.access(p, os.X_OK) and p.is_file()), None)
+
+
+def _of_nsight() -> Path | None:
+    """The newest Nsight Compute that was installed apart from a toolkit."""
+    return max(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), default=None)
 
 
 def _named(variables: tuple[str, ...]) -> tuple[str, str] | None:

@@ -24,6 +24,7 @@ VERBS = {
     "run": "build, judge and time candidates on one layer",
     "show": "list the trials of a session, or all sessions",
     "compare": "compare two sessions",
+    "profile": "say what limits a trial's kernels on its GPU, by Nsight Compute's counters",
     "diff": "show how two candidates differ: template, source, config, PTX or SASS",
     "replay": "compare searches on recorded search spaces",
     "check": "check a ModelNew file against a reference: values, gradients, time",

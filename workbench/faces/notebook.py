@@ -31,6 +31,7 @@ from ..drive.reporting.tune_points import Tried
 from ..drive.running.candidate_selection import Settings, candidates, names_of
 from ..drive.running.request import Run, RunRequest
 from ..drive.running.runner import Runner
+from ..drive.sessions import profiles
 from ..drive.sessions.recorded import WHAT, text_of
 from ..drive.sessions.session import Session
 from ..drive.tuning import text as tuning_text
@@ -45,6 +46,7 @@ from .arguments import (
     session_from,
     sides_from,
     source_from,
+    trial_from,
     unified_text,
     write_whole,
 )
@@ -250,6 +252,37 @@ def diff(a: Any, b: Any, what: str = "source") -> Difference:
         raise BadRequest(f"what is {what!r}; choose {', '.join(WHAT)}.", field="what")
     left, right = sides_from(a if isinstance(a, Trial) else str(a), b if isinstance(b, Trial) else str(b))
     return Difference(left.name, right.name, *(text_of(side, what, _runner().machine_code) for side in (left, right)))
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """The profiles of one or two trials, or the static readings in their place; shows itself as sentences and tables."""
+
+    readings: tuple[profiles.Reading, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What limits the first one's main kernel."""
+        return self.readings[0].sentence
+
+    @property
+    def values(self) -> list[dict[str, float]]:
+        """The counters of each main kernel, by their keys in `core.profile.METRICS`; empty where there are none."""
+        return [dict(one.kernels[0].values) if one.kernels else {} for one in self.readings]
+
+    def __repr__(self) -> str:
+        return profiles.text(self.readings)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def profile(a: Any, b: Any = None, *, again: bool = False) -> Profiled:
+    """What limits a trial's kernels on its GPU, by Nsight Compute's counters; with `b` two side by side. Each is a trial or
+    "SESSION:TRIAL". Raises `BadRequest`."""
+    pairs = [(one, Session(Path(one.kept_in))) if isinstance(one, Trial) else trial_from(str(one))
+             for one in (a, b) if one is not None]
+    return Profiled(tuple(profiles.reading(*pair, _runner(), again=again) for pair in pairs))
 
 
 def open_session(name: str | Path) -> Result:

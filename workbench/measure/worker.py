@@ -33,6 +33,7 @@ OPS = {
     "device": "device:describe",
     "judge": "kernel.judge:judge",
     "explain": "kernel.explain:explain",
+    "profile": "clock.profile:profile",
     "baseline": "pytorch.baselines:measure",
     "compile": "pytorch.baselines:fill_compile_cache",
     "compare": "kernel.interleave:compare",

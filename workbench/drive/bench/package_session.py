@@ -13,6 +13,7 @@ from ...core.errors import BadRequest
 from ...core.numbers import bytes_decimal
 from ..sessions.files import EVENTS, TRIALS, lines
 from ..sessions.files import blob as session_blob
+from ..sessions.profiles import EVENT as PROFILED
 from ..sessions.session import MORE, RECORDED, Session
 from .cells import Cell, cells_of
 
@@ -58,7 +59,7 @@ def ship(session: Session, name: str, root: Path) -> tuple[Path, int]:
 def _kept(session: Session, cells: Sequence[Cell]) -> tuple[set[str], list[str]]:
     """What is kept in any case, and the sources of the best in the order of the cells."""
     best = {c.best.trial_id for c in cells if c.best}
-    kept, sources = set(), []
+    kept, sources = {str(e["blob"]) for e in session.events() if e.get("event") == PROFILED and "blob" in e}, []
     for trial in session.trials():
         if trial.trial_id in best or trial.forked_from or (not trial.ok and trial.kind == "candidate"):
             kept |= {blob for name, blob in trial.blobs.items() if name != "source"}

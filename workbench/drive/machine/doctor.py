@@ -13,7 +13,16 @@ from typing import Any
 from ...core import landlock, numbers
 from ...core.ceilings import ceilings_for, kept
 from ...core.confinement import Confinement, bwrap, bwrap_problem, landlock_problem, seccomp_problem, user_problem
-from ...core.env import Gpu, TorchInfo, find_toolchain, gpus, nvcc_problem, platform_problem, torch_info
+from ...core.env import (
+    Gpu,
+    TorchInfo,
+    counters_restricted,
+    find_toolchain,
+    gpus,
+    nvcc_problem,
+    platform_problem,
+    torch_info,
+)
 from ...core.toolchain import Toolchain
 
 _FOR_A_GPU = ("torch", "torch for the GPU", "nvcc")
@@ -50,7 +59,7 @@ def examine() -> list[Finding]:
                         "pip install nvidia-cuda-nvdisasm"),
               _optional("compute-sanitizer", tools.compute_sanitizer,
               "names the source line of a memory error on a GPU", "part of the CUDA toolkit"),
-              _sandbox(), _browser()]
+              _ncu(tools, bool(cards)), _sandbox(), _browser()]
     return [f for f in found if f]
 
 
@@ -153,6 +162,16 @@ def _torch_for_gpu(torch: TorchInfo, has_gpu: bool) -> Finding | None:
 
 def _optional(name: str, path: Path | None, works: str, how: str) -> Finding:
     return Finding(name, str(path) if path else None, works if path else f"{works} ({how}; optional)")
+
+
+def _ncu(tools: Toolchain, has_gpu: bool) -> Finding:
+    """Whether the driver refuses is known for certain only when ncu asks it."""
+    works = "counts what limits a kernel on a GPU (the verb profile)"
+    if not tools.ncu:
+        return _optional("ncu", None, works, "Nsight Compute, part of the CUDA toolkit")
+    lacks = "; it lacks a GPU" if not has_gpu else "; the driver permits its counters to administrators alone" if (
+        counters_restricted()) else ""
+    return Finding("ncu", str(tools.ncu), works + lacks)
 
 
 def _sandbox() -> Finding:

@@ -10,18 +10,22 @@ from pathlib import Path
 
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
-from ...core.orders import ModuleOrder
-from ...core.replies import Built, Device, MachineCode, ModuleJudged, Outcome
+from ...core.layer import Workload
+from ...core.orders import ModuleOrder, ProfileOrder
+from ...core.replies import Built, Device, MachineCode, ModuleJudged, Outcome, Profiled
 from ...core.template import Rendered
-from ...core.trial import Trial
+from ...core.trial import Status, Trial
 from ..machine.device_lock import held
 from ..machine.devices import resolve_device
 from ..sessions.session import Session
+from .builds import BuildSettings
 from .execution import Execution
 from .request import Feed, Row, Run, RunRequest
 from .resume import answered
 from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTimeout
 from .workers import Workers, taken
+
+_BUILD_S = 600.0
 
 
 class Runner:
@@ -129,6 +133,32 @@ class Runner:
     def machine_code(self, source: str, arch: str, flags: tuple[str, ...]) -> MachineCode:
         """PTX and SASS of a source; needs nvcc and no GPU."""
         return self.workers.pool.machine_code(source, arch, flags)
+
+    def profile(self, item: Rendered, workload: Workload, device: str, ncu: Path, *, limit_s: float,
+                on_text: Callable[[str], None] = lambda text: None) -> Profiled:
+        """Launch a candidate under Nsight Compute in a fresh measure worker, which holds its GPU. A failure, a crash and a hang
+        are sentences of the reply."""
+        try:
+            known = self.device(device)
+            built = self._built(item, BuildSettings(known.kind, known.arch, "", _BUILD_S))
+            if built is None or built.status is not Status.OK:
+                return Profiled(why_not=f"It could not be built: {built.headline if built else 'the compiler was stopped.'}")
+            request = RunRequest(workload, (item.candidate,), device=device, baselines=False)
+            order = ProfileOrder(self.workers.judge_order(device, item, built, request), ncu)
+            with held(device, on_text):
+                return self.workers.fresh(order, device, limit_s=limit_s)
+        except WorkerTimeout:
+            return Profiled(why_not=f"ncu gave no answer within {limit_s:g} s and was stopped.")
+        except WorkerDied as error:
+            return Profiled(why_not=f"The process that started ncu ended by {error.how}.")
+        except BadRequest as error:
+            return Profiled(why_not=str(error))
+        except WorkerFailed as error:
+            return Profiled(why_not=f"ncu could not be run: {str(error).splitlines()[0]}")
+
+    def _built(self, item: Rendered, settings: BuildSettings) -> Built | None:
+        found = self.workers.pool.build_unit([item], settings, self.work_dir / f"{item.candidate_id}.log", threading.Event())
+        return found[item.candidate_id] if found else None
 
     def build_all(self, items: list[Rendered], device: str) -> dict[str, Built]:
         """Build without a session. candidate_id -> build result."""

@@ -18,18 +18,18 @@ from ...drive.reporting import plots, report
 from ...drive.reporting.main_kernel import arch_of, main_kernel
 from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, resolved_of, sm_of, source_of
 from ...drive.sessions.session import Session
-from . import address, machine_code_view, pages, source_view, state, theme, wrong_view
+from . import address, machine_code_view, pages, profile_view, source_view, state, theme, wrong_view
 
 _FASTEST = 8  # configs of a cell in the list beside the source
 _WHOLE = "all, as it was compiled"
-_ASM = "Machine code"
+_ASM, _PROFILE = "Machine code", "Profile"
 _DIFF = "Diff"
 _EDIT, _LADDER = "Edit", "Ladder"
 _WIDE = (_EDIT, _DIFF, _LADDER)  # over the whole page, with the numbers below
-_VIEWS = ("Source", _EDIT, _DIFF, _LADDER, _ASM, "Template", "Build log")
+_VIEWS = ("Source", _EDIT, _DIFF, _LADDER, _ASM, _PROFILE, "Template", "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
-KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "inspect_view", "part ", "asm ", "diff ",
+KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "inspect_view", "part ", "asm ", "profile ", "diff ",
         "inspect_edit", "ladder step")  # of the widgets here
 
 
@@ -196,9 +196,12 @@ def _view(trial: Trial) -> str:
 
 def _text(view: str, trial: Trial, session: Session, everything: list[Trial]) -> None:
     """`everything`: the trials of the same layer."""
-    if view == _ASM and trial.kind == "candidate":
-        machine_code_view.machine_code(trial, session, [t for t in everything if t.kind == "candidate"
-                                                        and t.direction == trial.direction])
+    if view in (_ASM, _PROFILE) and trial.kind == "candidate":
+        draw_it = machine_code_view.machine_code if view == _ASM else profile_view.profile
+        draw_it(trial, session, [t for t in everything if t.kind == "candidate" and t.direction == trial.direction])
+        return
+    if view == _PROFILE:
+        theme.html(f'<span class="foot">{escape(trial.name)} has no kernel of its own. Open one of the candidates.</span>')
         return
     blob = {_ASM: "source", "Source": "source", "Template": "template", "Build log": "log"}[view]
     if blob not in trial.blobs:
