@@ -1,11 +1,12 @@
 """Measure latency and size figures on this machine and print them beside their limits.   python tools/figures.py [--gpu]
 
     import workbench                                  under 0.2 s, without torch
-    page ready                                        under 3 s on 2 cores
     Run to verdict, warm worker, emulator             under 6 s built, under 1.5 s from the cache
     test --effort quick, cold cache, emulator         under 45 s on 2 cores
     with a GPU: building one variant                  at most 1/20 of the same kernel with torch/extension.h in its .cu
     with a GPU: Run to first verdict                  under 10 s
+
+`page_figures.py` measures the page.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ def main() -> None:
             builds_side_by_side(Path(folder))
         else:
             import_seconds()
-            page_seconds()
             verdict_seconds("cpu", Path(folder))
             quick_seconds(Path(folder))
 
@@ -52,33 +52,6 @@ def import_seconds() -> None:
 
     subprocess.run([sys.executable, "-c", "import sys, workbench; assert 'torch' not in sys.modules"], cwd=ROOT, check=True)
     show("import workbench", run("import workbench") - run(""), "0.2")
-
-
-def page_seconds() -> None:
-    """From the command to the Run button in a headless Chromium; the server's start is in it."""
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        page = browser.new_page()
-        start = time.perf_counter()
-        server = subprocess.Popen([sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", "8597",
-                                   "--server.headless", "true"], cwd=ROOT, stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.DEVNULL, start_new_session=True)
-        try:
-            wait_for("http://127.0.0.1:8597/_stcore/health")
-            up = time.perf_counter() - start
-            opened = time.perf_counter()
-            page.goto("http://127.0.0.1:8597/")
-            page.get_by_role("button", name="Run").first.wait_for(timeout=60_000)
-            show("server up", up, "")
-            show("page ready, first visitor", time.perf_counter() - opened, "3")
-            opened = time.perf_counter()
-            page.reload()
-            page.get_by_role("button", name="Run").first.wait_for(timeout=60_000)
-            show("page ready, after that", time.perf_counter() - opened, "3")
-        finally:
-            os.killpg(server.pid, 9)
-            browser.close()
 
 
 def verdict_seconds(device: str, folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from html import escape
 
 import streamlit as st
@@ -164,8 +165,7 @@ def arch(device: str) -> str:
     return f"sm_{state.sm(device)}"
 
 
-@st.cache_data(max_entries=512, show_spinner=False,
-               hash_funcs={Variant: lambda v: (v.key, v.text), ConvTranspose: lambda layer: str(layer.to_json())})
+@lru_cache(maxsize=4096)  # it is asked for some 200 times in a drawing: a look into st.cache_data takes longer than the answer
 def _why_not(variant: Variant, layer: ConvTranspose, dtype: str, precision: str, sm: int) -> str | None:
     return why_not(Candidate(variant, layer, dtype, {}, precision, variant.forms[0]), sm=sm)
 
