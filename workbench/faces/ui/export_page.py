@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -88,10 +89,12 @@ def draw() -> None:
     under_way = _proofs().get(_digest(text, device))
     if under_way is not None and not under_way.done():
         with strip.container():
-            _live_strip(under_way, file.name, _said().get(_digest(text, device), ""))
+            _live_strip(under_way, file.name, _digest(text, device))
         proof = None
     else:
         proof = under_way.result() if under_way else None
+        if proof is not None:
+            state.title(f"{'✓ verified' if proof.status == 'OK' else '✕ failed'}, Export")
         with strip:
             theme.html(_strip(file.name, text, device, proof))
     with left:
@@ -256,20 +259,26 @@ def _buttons(file: _File, device: str, proof: ModuleJudged | None, *, busy: bool
                            type="primary" if proved else "secondary", disabled=not proved,
                            help="Download the verified file" if proved else "Verify the file first")
         st.button("Verify again" if proof else "Verify", type="secondary" if proved else "primary", key="prove",
-                  disabled=busy, on_click=_begin_proof, args=(file, device))
+                  disabled=busy, on_click=_begin_proof, args=(file, device), shortcut=theme.RUN_KEY,
+                  help=f"Runs this exact file in a fresh process. Key: {theme.RUN_KEY}")
 
 
 @st.fragment(run_every=0.5)
-def _live_strip(proof: Future, file_name: str, said: str) -> None:
+def _live_strip(proof: Future, file_name: str, key: str) -> None:
     if proof.done():
         st.rerun()
+    state.title(f"● verifying {file_name}")
+    said = _said().get(key, "")
     theme.html(theme.strip("RUNNING", f"A fresh process builds and checks {file_name}",
-                           f"{said}{'. ' if said else ''}Closing the browser does not stop it."))
+                           f"{said}{'. ' if said else ''}{time.monotonic() - _begun()[key]:.0f} s since start. It builds the "
+                           "kernels, checks the outputs and gradients, then Download is free. Closing the browser does not "
+                           "stop it."))
 
 
 def _begin_proof(file: _File, device: str) -> None:
     key = _digest(file.text, device)
     _said().pop(key, None)
+    _begun()[key] = time.monotonic()
     runner = state.runner()
     order = module_order(file.text, file.workload, device=device, scratch=runner.work_dir, preset=file.preset,
                          class_name=file.class_name)
@@ -286,6 +295,12 @@ def _proofs() -> dict[str, Future]:
 @st.cache_resource(show_spinner=False)
 def _said() -> dict[str, str]:
     """The same key -> which process its proof is waiting for, if any."""
+    return {}
+
+
+@st.cache_resource(show_spinner=False)
+def _begun() -> dict[str, float]:
+    """The same key -> when its proof began."""
     return {}
 
 

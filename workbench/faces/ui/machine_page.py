@@ -102,7 +102,8 @@ def _selftest(device: str) -> None:
              f"<b>{escape(r.status)}</b> {escape(r.happened[:140])}") for r in [*missed, *(r for r in found if r.caught)]]))
     if (test := under_way()) is not None:
         _live_strip(test)
-        st.button("Cancel the self-test", on_click=test.stop, key="selftest_stop")
+        st.button("Cancel the self-test", on_click=test.stop, key="selftest_stop", shortcut=theme.STOP_KEY,
+                  help=f"Ends its processes. Key: {theme.STOP_KEY}")
         return
     last = _tests()[-1] if _tests() else None
     if last is not None and last.problem and last.device == device:
@@ -129,6 +130,7 @@ def live_line(test: selftest.SelfTest) -> None:
 def _live_strip(test: selftest.SelfTest) -> None:
     if test.done:
         st.rerun()
+    state.title(f"● self-test {test.fought}/{test.total}")
     theme.html(theme.strip("RUNNING", f"{test.text[:1].upper()}{test.text[1:]}",
                            f"{time.time() - test.started_at:.0f} s since start · closing the browser does not stop it",
                            badge_text=f"RUNNING {test.fought} of {test.total}"))

@@ -50,7 +50,8 @@ def draw() -> None:
     trials = shown_trials(path, workload, choice)
     last = state.latest_run(workload, choice.device, session=choice.session)
     run = last if last is not None and last.active else None
-    state.title(f"{'● running, ' if run else ''}{called(workload)}")
+    if run is None:  # else the strip says in the title how far it is
+        state.title(f"{running.ended(last)}, {called(workload)}" if last is not None else called(workload))
     told = _told(path, trials, last, recorded=choice.session.startswith("recorded-"))
     with elsewhere:
         _elsewhere(run)
@@ -222,17 +223,19 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
         best_box.button(variants, choice)
     variant_rows.variant_rows(variants, direction, choice)
     if run is not None:
-        button.button("Stop", key="stop", on_click=_stop, args=(run,), width=170,
-                      help="Ends the compilers and kernels of this run. Finished trials are kept.")
+        button.button("Stop", key="stop", on_click=_stop, args=(run,), width=170, shortcut=theme.STOP_KEY,
+                      help=f"Ends the compilers and kernels of this run. Finished trials are kept. Key: {theme.STOP_KEY}")
         return
     candidates = variant_rows.chosen_candidates(variants, choice.workload, choice) if choice.workload else []
     too_many = len(candidates) > variant_rows.MOST_CANDIDATES
     why = (choice.problems[0] if choice.problems else "Select a variant." if not candidates else
            f"{len(candidates)} candidates are too many for one run; choose fewer values." if too_many else
-           "Builds, checks and times the selected candidates of all directions")
-    button.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170, help=why,
-                  disabled=bool(choice.problems) or not candidates or too_many, on_click=_start,
-                  args=(choice, tuple(candidates)))
+           f"Builds, checks and times the selected candidates of all directions. Key: {theme.RUN_KEY}")
+    # No callback: a value that was typed just before comes with the click, and it is this drawing that has read it.
+    if button.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170, help=why,
+                     disabled=bool(choice.problems) or not candidates or too_many, shortcut=theme.RUN_KEY):
+        _start(choice, tuple(candidates))
+        st.rerun()
 
 
 def _start(choice: Choice, candidates: tuple, resume: Run | None = None) -> None:
@@ -240,7 +243,7 @@ def _start(choice: Choice, candidates: tuple, resume: Run | None = None) -> None
     path = state.session_paths().get(choice.session)
     session = (Session.open(path) if path is not None and not choice.session.startswith("recorded-")
                else Session.create())
-    st.session_state["session"] = session.name
+    st.session_state["next session"] = session.name
     request = resume.request if resume else RunRequest(
         choice.workload, candidates, device=choice.device, modules=choice.modules, effort=choice.effort)
     state.runs().append(state.runner().start(request, session, resume=resume is not None))
