@@ -72,7 +72,7 @@ def _facts(trial: Trial, session: Session, place: DeltaGenerator, more: DeltaGen
     with place:
         if trial.errors and not trial.ok:
             theme.html(_errors(trial))
-        wrong_view.draw(trial, session)
+        wrong_view.draw(trial)
         theme.html(_resources(trial))
         if trial.kernel_ms:
             _samples(trial, session)
