@@ -73,12 +73,15 @@ def _facts(trial: Trial, session: Session, place: DeltaGenerator, more: DeltaGen
         if trial.errors and not trial.ok:
             theme.html(_errors(trial))
         wrong_view.draw(trial)
-        theme.html(_resources(trial))
+        if trial.ok:
+            theme.html(_resources(trial))
         if trial.kernel_ms:
             _samples(trial, session)
         if trial.errors and trial.ok:
             theme.html(_errors(trial))
     with more:
+        if not trial.ok:  # beside what is wrong
+            theme.html(_resources(trial))
         theme.html(theme.heading("The command that repeats this trial"))
         st.code(trial.command, language="bash", wrap_lines=True)
         if trial.ok and trial.kind == "candidate" and st.button("Export", help="Choose this candidate on the page Export"):

@@ -166,7 +166,7 @@ def _form(choice: Choice, variants: list[Variant]) -> TuneRequest | None:
     for name in ("trials", "minutes"):
         st.session_state.setdefault(f"tune_{name}", address.wants(name))
     cells = st.columns(2, gap="small")
-    words = [cell.text_input(name, key=f"tune_{name}", persist_state="session", placeholder="as the effort says",
+    words = [cell.text_input(name, key=f"tune_{name}", persist_state="session", placeholder="by effort",
                              help=f"{meaning} Replaces the limit of the effort.") for cell, name, meaning in
              zip(cells, ("trials", "minutes"), ("Candidates, over all directions.", "Limit in minutes."), strict=True)]
     names = list(dict.fromkeys(v.name for v in variants if v.direction in (directions or DIRECTIONS)))
