@@ -90,7 +90,7 @@ def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) ->
     others = [v for v in there if cannot(v, choice)]
     with st.container(key="variants", height=LIST_HEIGHT_PX, border=False):
         for variant in (v for v in there if v not in others):
-            name_cell, chip_cell = st.columns([1, 1.25], vertical_alignment="center", gap="small")
+            name_cell, chip_cell = st.columns([1.2, 1], vertical_alignment="center", gap="small")
             key = _key(variant)
             st.session_state.setdefault(f"tick {key}", True)
             name_cell.checkbox(variant.name, key=f"tick {key}", persist_state="session", help=theme.markdown(variant.idea))
