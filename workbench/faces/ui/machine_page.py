@@ -11,6 +11,7 @@ from ...core import numbers
 from ...core.cache import Cache
 from ...core.ceilings import ceilings_for, kept
 from ...core.env import cache_dir, environment
+from ...core.roofline import CEILINGS
 from ...drive.checking import attacks, selftest
 from ...drive.machine import doctor
 from . import address, results, state, theme
@@ -45,6 +46,7 @@ def draw() -> None:
             with st.spinner("measuring"):
                 state.runner().measure_ceilings(device, waits.text)
             st.rerun()
+    theme.html(_recorded_ceilings())
     _selftest(device)
 
 
@@ -80,6 +82,22 @@ def _ceilings(name: str) -> str:
     return theme.heading(f"Ceilings of {known.name}, {how}") + theme.table(
         ("what", "rate", ""), [(escape(a), escape(b), "<span class=mute>predicted</span>" if a.split(",")[0] in
                                 known.predicted else "") for a, b in rows], right=(1,))
+
+
+def _recorded_ceilings() -> str:
+    """The rates of the GPUs that the project knows, from which the floors of recorded sessions are computed."""
+    rates = {"read": "read_bytes_per_s", "write": "write_bytes_per_s", "copy": "copy_bytes_per_s"}
+    rows = []
+    for gpu in CEILINGS:
+        cells = [(word, numbers.byte_rate(getattr(gpu, field))) for word, field in rates.items()]
+        cells += [(p, numbers.flop_rate(rate)) for p, rate in gpu.flops_per_s.items()]
+        rows.append((f"<span class=nw>{escape(gpu.name)}</span>", *(
+            f"<span class='nw{' mute' if word in gpu.predicted else ''}'>{escape(value.split()[0])}</span>"
+            for word, value in cells)))
+    heads = ("GPU", *rates, *CEILINGS[0].flops_per_s)
+    return (theme.heading("Ceilings of the GPUs that the project knows: memory in TB/s, arithmetic in TFLOP/s")
+            + theme.table(heads, rows, right=range(1, len(heads)))
+            + '<div class="foot">Grey: from the data sheet, or derived from another rate. The others were measured.</div>')
 
 
 def _selftest(device: str) -> None:
