@@ -56,6 +56,7 @@ gpu-test:
 
 figures: $(READY)
 	$(PY) tools/figures.py $(ARGS)
+	$(PY) tools/figures.py --page
 
 .venv/ready: requirements.txt constraints.txt
 	python3 -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; this one is %d.%d." % sys.version_info[:2])'

@@ -18,6 +18,7 @@ def page() -> None:
 
     st.set_page_config(page_title="Kernel Workbench", page_icon="◧", layout="wide", initial_sidebar_state=290)
     st.html(theme.STYLE)
+    theme.keys()
     st.navigation(pages.all_pages(), position="top").run()
 
 

@@ -113,7 +113,7 @@ def all_shots(made: dict[str, str], folder: Path) -> list[Shot]:
     inspect = f"inspect?inspect_session={h200}&trial={fast}"
     return [
         Shot("workbench-empty", "?preset=kb74"), Shot("workbench-recorded", f"?session={h200}&preset=kb81&size=full"),
-        Shot("workbench-wrong-value", "?preset=kb74&padding=99"), Shot("workbench-gone", "?session=gone"),
+        Shot("workbench-wrong-value", "?preset=kb74&stride=0"), Shot("workbench-gone", "?session=gone"),
         Shot("tune-empty", "tune?preset=kb74"), Shot("tune-done", "tune?session=tuned"),
         Shot("inspect-right", inspect), Shot("inspect-wrong", f"inspect?inspect_session=edited&trial={made['wrong']}"),
         Shot("inspect-edit", f"inspect?inspect_session=edited&trial={made['wrong']}&view=Edit"),

@@ -50,7 +50,7 @@ def test_run_inspect_export_download(page, tmp_path):
     assert "ConvTranspose1d(32, 64, 5" in page.locator(".layer").inner_text()
     forward_only(page)
     run_to_the_end(page)
-    assert page.title() == "KernelBench #74 (small) · Kernel Workbench"
+    assert page.title() == "✓ done, KernelBench #74 (small) · Kernel Workbench"
     assert "EMULATED" in strip(page).inner_text()
     assert "does not predict a GPU" in strip(page).inner_text()
 
@@ -94,6 +94,63 @@ def test_stop_ends_the_run_and_keeps_what_is_finished(page):
     stop_button(page).click()
     page.locator(".strip", has_text="Stopped by you after").first.wait_for()
     page.get_by_role("button", name="Resume").wait_for()
+
+
+def test_the_keyboard_runs_stops_steps_and_searches_and_leaves_text_alone(waiting_compiler, page, tmp_path):
+    def focused() -> str:
+        return page.evaluate("""() => { let at = document.activeElement;
+            while (at.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
+            return at.getAttribute('aria-label') }""")
+
+    stride = page.get_by_label("stride", exact=True)
+    stride.fill("3")
+    stride.press("Control+Enter")  # from within a field, whose value counts although nobody has left it
+    strip(page).filter(has_text="RUNNING").wait_for()
+    assert "stride=3" in page.locator(".layer").inner_text()
+    page.wait_for_function("/^● 0\\/\\d+ /.test(document.title)")
+    stride.focus()
+    stride.press("Shift+S")
+    stride.press("/")
+    assert stride.input_value() == "3S/" and page.title().startswith("● 0/"), "a key in a field is a letter"
+    stride.fill("3")
+    stride.press("Enter")
+    page.locator('[data-test-script-state="notRunning"]').wait_for()
+    page.locator(".layer").click()
+    page.keyboard.press("Shift+S")
+    page.locator(".strip", has_text="Stopped by you after").first.wait_for()
+    page.wait_for_function("document.title.startsWith('– stopped, ')")
+    run = page.get_by_role("button", name=re.compile(r"^Run \d+$"))  # words: no key and no markup in its name
+    run.hover()
+    page.get_by_text("Key: Ctrl+Enter").wait_for()
+
+    recorded = Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench.zip"
+    shutil.copy(recorded, tmp_path / "sessions")
+    base = page.url.split("?")[0]
+    page.goto(f"{base}inspect?inspect_session={recorded.stem}")
+    candidate = page.get_by_role("combobox", name=re.compile("Candidate$"))
+    candidate.wait_for()
+    page.wait_for_function("location.search.includes('trial=')")
+    page.locator('[data-test-script-state="notRunning"]').wait_for()
+    first, address = candidate.input_value(), page.evaluate("location.search")
+    page.locator(".strip").first.click()
+    page.keyboard.press("j")
+    page.wait_for_function("before => location.search !== before", arg=address)
+    assert candidate.input_value() != first
+    page.keyboard.press("k")
+    page.wait_for_function("before => location.search === before", arg=address)
+    assert candidate.input_value() == first and page.get_by_role("button", name="Previous", exact=True).is_disabled()
+    page.keyboard.press("/")
+    assert focused() == "Session"
+    page.goto(f"{base}inspect?inspect_session={recorded.stem}&view=Edit")
+    page.locator(".kwed .find").wait_for()
+    page.locator('[data-test-script-state="notRunning"]').wait_for()
+    page.keyboard.press("/")
+    assert focused() == page.locator(".kwed .find").get_attribute("aria-label")
+    page.goto(f"{base}compare?compare_a={recorded.stem}")
+    page.locator('[data-testid="stDataFrame"] canvas').first.wait_for()
+    page.locator('[data-test-script-state="notRunning"]').wait_for()
+    page.keyboard.press("/")
+    page.wait_for_function("document.activeElement.matches('[data-testid=search-input]')")
 
 
 def test_back_leads_to_the_page_before_and_no_choice_adds_an_entry(page):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,52 @@ def test_a_tune_shows_its_best_and_its_figure_and_a_bar_tells_how_far_it_is(sess
     assert len(displayed) == 2 and displayed[1].layout.yaxis.title.text.startswith("median, ms")
     with pytest.raises(wb.BadRequest, match="direction 'grad_input' was not tuned; choose forward."):
         found.figure("grad_input")
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[object], list[str]]]:
+    """What a notebook displays of an object: HTML, and the title of the x axis of each figure."""
+    import IPython
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from workbench.faces import notebook_display
+    shell = InteractiveShell.instance()
+    shell.kernel = object()  # as in a notebook
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    notebook_display.register()
+    found: list[object] = []
+    monkeypatch.setattr("IPython.display.display", lambda one, **_: found.append(one))
+
+    def show(one: object) -> list[str]:
+        found.clear()
+        data, _ = shell.display_formatter.format(one)
+        return [data["text/html"]] if "text/html" in data else [
+            f.data if hasattr(f, "data") and isinstance(f.data, str) else f"figure {f.data[0].type}" for f in found]
+    yield show
+    del shell.kernel
+    InteractiveShell.clear_instance()
+
+
+def test_a_notebook_shows_layer_trial_session_verdict_and_where_a_result_is_wrong(sessions: Path, shown) -> None:
+    assert "<svg" in shown(LAYER)[0] and "output " in shown(wb.preset("kb74/small"))[0]
+    source = (TEMPLATES / "forward" / "naive_gather.cu").read_text().replace("sum[c] +=", "sum[c] -=", 1)
+    assert source != (TEMPLATES / "forward" / "naive_gather.cu").read_text()
+    result = wb.run(LAYER, input_size=20, device="cpu", progress=False, effort="quick", baselines=False, source=source,
+                    fork_of="forward/naive_gather")
+    trial = result.trials[0]
+    markup, where, *figures = shown(trial)
+    assert "MISMATCH" in markup and trial.headline in markup.replace("&gt;", ">") and "figure heatmap" in figures
+    assert shown(result.wrong(trial.trial_id)) == [where, *figures] and result.verdict(trial.trial_id) is None
+    assert f"<b>{result.session.name}</b>: 1 trials, 0 of them right" in shown(result.session)[0]
+    h200 = wb.open_session(ROOT / "sessions" / "recorded-h200-kernelbench.zip")
+    best = next(t for t in h200.trials if t.name == "disjoint_mma" and t.precision == "tf32" and t.direction == "forward")
+    assert "FASTER" in shown(h200.verdict(best.trial_id))[0] and "4.69" in shown(h200.verdict(best.trial_id))[0]
+    assert "0.265 ms" in shown(best)[0] and len(shown(best)) == 2
+    assert set(h200.figures()) == {"dots", "roofline", "speedups"} and h200.wrong(best.trial_id) is None
+
+
+def test_the_progress_of_a_run_is_one_line_of_a_terminal(sessions: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    wb.run(LAYER, input_size=20, device="cpu", effort="quick", baselines=False, directions="forward", variants="naive_gather")
+    bar = capsys.readouterr().err
+    assert "\r[####################] 1 of 1 candidates: " in bar and bar.endswith("\n") and bar.count("\n") == 1

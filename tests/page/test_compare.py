@@ -229,6 +229,7 @@ def test_a_long_session_is_read_once_and_its_tables_are_made_once(tmp_path, monk
         session.append(one)
     first = state.trials_of(session.path)
     assert all(a is b for a, b in zip(first, state.trials_of(session.path), strict=True))
+    assert len({id(t.workload) for t in first}) == len({id(t.environment) for t in first}) == 1, "equal parts are one object"
     known_by = workbench_page._known_by(session.path, first)
     assert results._tables(known_by, first)[0] is results._tables(known_by, first)[0]
     session.append(trial("mine", 0.5))

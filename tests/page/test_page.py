@@ -287,6 +287,19 @@ def test_a_link_to_a_preset_that_is_not_known_says_so_until_another_is_chosen(pa
     assert not fresh.exception and wrong(fresh) == [] and "ConvTranspose1d(32, 64, 3, stride=2" in said(fresh)
 
 
+def _machine() -> None:
+    from workbench.faces.ui import machine_page
+    machine_page.draw()
+
+
+def test_the_ceilings_of_known_gpus_are_shown_without_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    at = AppTest.from_function(_machine, default_timeout=300).run()
+    assert not at.exception
+    assert "H200" in said(at) and "<span class='nw'>4.65</span>" in said(at) and "<span class='nw'>405</span>" in said(at)
+    assert "<span class='nw mute'>3.35</span>" in said(at), "of a data sheet"
+
+
 def _export() -> None:
     from workbench.faces.ui import export_page
     export_page.draw()

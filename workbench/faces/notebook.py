@@ -20,6 +20,8 @@ from ..core.presets import PRESETS, Preset, default_size, parse_preset, problem_
 from ..core.source_parts import DiffRow, side_by_side
 from ..core.trial import Trial
 from ..core.variants import Variant, discover
+from ..core.verdict import Verdict
+from ..core.wrong_values import WrongValues
 from ..drive.machine.devices import resolve_device
 from ..drive.machine.doctor import Finding, examine
 from ..drive.patching.live import LiveModel
@@ -32,7 +34,7 @@ from ..drive.running.candidate_selection import Settings, candidates, names_of
 from ..drive.running.request import Run, RunRequest
 from ..drive.running.runner import Runner
 from ..drive.sessions import profiles
-from ..drive.sessions.recorded import WHAT, text_of
+from ..drive.sessions.recorded import WHAT, text_of, wrong_values_of
 from ..drive.sessions.session import Session
 from ..drive.tuning import text as tuning_text
 from ..drive.tuning.cluster import places_of
@@ -50,11 +52,13 @@ from .arguments import (
     unified_text,
     write_whole,
 )
-from .notebook_progress import ProgressBar, ProgressLine
+from .notebook_display import ProgressBar, RunBar, register
 
 if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects
+
+register()
 
 
 def ConvTranspose1d(*args: Any, **kwargs: Any) -> ConvTranspose:  # noqa: N802  PyTorch's name
@@ -130,8 +134,12 @@ def run(work: ConvTranspose | Workload | str | None = None, *, batch: int | None
     request = RunRequest(work, tuple(chosen), device=device, directions=directions,
                          baselines=baselines, modules=modules, effort=effort)
     folder = Session.create(name=session)
-    done = _runner().run(request, folder, on_change=ProgressLine() if progress else None)
-    return Result(folder, done)
+    bar = RunBar() if progress else None
+    try:
+        return Result(folder, _runner().run(request, folder, on_change=bar))
+    finally:
+        if bar is not None:
+            bar.close()
 
 
 # more than seven: the options of the verb `tune` as keywords
@@ -298,7 +306,7 @@ class Result:
     run: Run | None
 
     @property
-    def trials(self) -> list[Any]:
+    def trials(self) -> list[Trial]:
         return list(self.run.trials) if self.run else self.session.trials()
 
     @property
@@ -311,12 +319,35 @@ class Result:
         from ..drive.reporting import plots
         return plots.bars(self.trials, **options)
 
+    def figures(self) -> dict[str, plotly.graph_objects.Figure]:
+        """The figures of the page Compare, each trial beside the best PyTorch; those for which there are times."""
+        from ..drive.reporting import compare_plots, html_report
+        pairs = report.against_pytorch(self.trials)
+        drawn = {"dots": compare_plots.dots(pairs, [html_report.row_name(p) for p in pairs]),
+                 "roofline": compare_plots.roofline(pairs), "speedups": compare_plots.speedups(pairs)}
+        return {name: figure for name, figure in drawn.items() if figure is not None}
+
+    def trial(self, trial_id: str) -> Trial:
+        """The trial of that id, which shows its errors, its samples and where it is wrong. Raises `BadRequest`."""
+        for trial in self.trials:
+            if trial.trial_id == trial_id:
+                return trial
+        raise BadRequest(f"No trial {trial_id!r} exists; choose one of the column trial_id of the frame.", field="trial_id")
+
+    def verdict(self, trial_id: str) -> Verdict | None:
+        """The time of the best PyTorch over that of this trial; None where they cannot be compared."""
+        trial = self.trial(trial_id)
+        return report.speedup(trial, report.best_baseline(self.trials, trial)) if trial.ok else None
+
+    def wrong(self, trial_id: str) -> WrongValues | None:
+        """Where the results of this trial are wrong, which shows itself as a map; None where they are right."""
+        return wrong_values_of(self.trial(trial_id))
+
     def source(self, trial_id: str) -> str:
         """The CUDA source that this trial ran."""
-        trial = next((t for t in self.trials if t.trial_id == trial_id), None)
-        if trial is None or "source" not in trial.blobs:
-            raise BadRequest(f"No trial {trial_id!r} with a source exists; choose one of the column trial_id of the frame.",
-                             field="trial_id")
+        trial = self.trial(trial_id)
+        if "source" not in trial.blobs:
+            raise BadRequest(f"The trial {trial_id!r} has no source: {trial.headline}", field="trial_id")
         return self.session.blob(trial.blobs["source"]).decode()
 
     def export(self, path: str | Path, *, class_name: str = "ModelNew", variants: str | Iterable[str] = ()) -> Path:

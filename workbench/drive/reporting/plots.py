@@ -171,11 +171,12 @@ def wrong_map(found: WrongValues, *, mode: str = "light") -> go.Figure:
             z=[[share / 10 for share in flat[r * columns:(r + 1) * columns]] for r in range(rows)], zmin=0, zmax=most,
             x0=0, dx=found.step[-1], y0=0, dy=found.step[-2] if dims > 1 else 1, xgap=gap, ygap=gap,
             colorscale=[(0, colours["grid"]), (1e-6, colours["other"]), (1, colours["bad"])],
-            showscale=number == 0, colorbar={"title": {"text": "wrong, %"}, "thickness": 12, "outlinewidth": 0},
+            showscale=number == 0, colorbar={"title": {"text": "wrong, %"}, "thickness": 12, "outlinewidth": 0,
+                                                 **({"tickvals": [0, most], "tickformat": ".3~g"} if dims == 1 else {})},
             hovertemplate=f"{names[0]} %{{y}}, {names[1]} %{{x}}: %{{z:.1f}} % wrong<extra></extra>"), row, column)
         figure.update_xaxes(title_text=names[1], title_standoff=2, row=row, col=column)
         figure.update_yaxes(title_text=names[0] if dims > 1 and column == 1 else "", autorange="reversed",
-                            showticklabels=dims > 1, row=row, col=column)
+                            showticklabels=dims > 1, ticks="outside" if dims > 1 else "", row=row, col=column)
     return style(figure, height=120 if dims == 1 else 320 if slices == 1 else 200 * -(-slices // across), mode=mode,
                  top=26 if slices > 1 else 10)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +21,10 @@ from ...core.replies import MachineCode
 from ...core.sass import Kernel, read
 from ...core.template import render
 from ...core.trial import Status, Trial
+from ...core.typed import Misfit
+from ...core.typed import read as read_typed
 from ...core.variants import find
+from ...core.wrong_values import WrongValues
 from ..exporting.best_recipe import DEFAULT_ARCH
 from ..exporting.recipe import Recipe, fastest
 from ..reporting.main_kernel import arch_of, main_kernel, own_name
@@ -109,6 +113,16 @@ def resolved_of(trial: Trial) -> dict[str, int]:
         return resolved_values(candidate, sm=trial.device.sm or EMULATED_SM) if candidate else {}
     except BadRequest:  # the template has changed since
         return {}
+
+
+def wrong_values_of(trial: Trial) -> WrongValues | None:
+    """Where the results of a trial are wrong, if somebody looked into it and its session holds that."""
+    if "wrong" not in trial.blobs or not trial.kept_in:
+        return None
+    try:
+        return read_typed(WrongValues, json.loads(Session(Path(trial.kept_in)).blob(trial.blobs["wrong"])))
+    except (BadRequest, Misfit, ValueError):
+        return None
 
 
 def sm_of(arch: str) -> int:

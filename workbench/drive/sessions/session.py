@@ -19,6 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ _MAX_PACKED_BYTES = 1 << 30
 _MOST_LINE_BYTES = 4096
 MORE = "more"                                                      # the blob with what was too long for the line
 _MAY_LIE_ELSEWHERE = ("resources", "detail", "environment", "memory")  # in this order
+_OFTEN_EQUAL = ("workload", "device", "environment", "resources", "memory", "detail", "headline", "advice", "blobs")
 _warned: set[str] = set()
 
 
@@ -54,6 +56,7 @@ class Session:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.unreadable: list[str] = []
+        self._parts: dict[tuple[str, str], Any] = {}   # of trials, that several have in common
 
     @classmethod
     def create(cls, root: Path | None = None, name: str | None = None) -> Session:
@@ -193,13 +196,19 @@ class Session:
             if isinstance(timing, dict) and timing.get("samples_blob"):
                 timing["samples_in"] = str(self.path)
         data["kept_in"] = str(self.path)
-        trial = Trial.from_json(data)
+        trial = self._sharing(Trial.from_json(data))
         if MORE not in trial.blobs or (found := blob(self.path, trial.blobs[MORE])) is None:
             return trial
         more = plain_json(found.decode("utf-8", "replace"))
         if not isinstance(more, dict):
             raise ValueError(f"its blob {trial.blobs[MORE][:12]} is not a part of a trial")
         return Trial.from_json({**data, **{k: more[k] for k in _MAY_LIE_ELSEWHERE if k in more}})
+
+    def _sharing(self, trial: Trial) -> Trial:
+        """The trial, with the parts that equal those of an earlier one: 10 000 trials then take half of the memory, and what
+        is the same object is compared at once."""
+        parts = {name: getattr(trial, name) for name in _OFTEN_EQUAL}
+        return replace(trial, **{name: self._parts.setdefault((name, repr(part)), part) for name, part in parts.items()})
 
     def _append(self, name: str, line: bytes) -> None:
         """One write on an append fd under a lock; a torn last line is ended first, a half-written one taken back."""

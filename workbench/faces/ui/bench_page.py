@@ -137,6 +137,7 @@ def _running(name: str, path: Path) -> None:
         st.rerun()
     cells = _cells(((str(path), stamp(path), _events_stamp(path)),))
     measured = sum(c.best is not None or bool(c.candidates) for c in cells)
+    state.title(f"● bench {measured}/{len(cells)}")
     theme.html(theme.strip("RUNNING", f"A bench runs in {state.session_label(name)}: {measured} of {len(cells)} cells have a "
                            "result", f"{said[:1].upper()}{said[1:]} · It runs in another process. Stop it there, with Ctrl-C. "
                            f"The same command with --session {name} continues it.", badge_text=f"RUNNING {measured}"))

@@ -71,11 +71,11 @@ def _shown(check: Check | None) -> None:
             st.rerun()
         return
     if not check.done:
-        state.title("● checking")
         with strip.container():
             _live_strip(check)
         return
     if check.report is None:
+        state.title("✕ failed, Check")
         with strip:
             theme.html(theme.strip("FAILED", check.problem or "The check ended without a report.",
                                    "Correct the input on the left, then check again."))
@@ -137,9 +137,11 @@ def _form(check: Check | None) -> bool:
         address.note(key.removeprefix("check_"), str(cell.number_input(label, 1, most, key=key, persist_state="session")),
                      str(usual_limit))
     if check is not None and not check.done:
-        st.button("Stop", width="stretch", key="check_stop", on_click=check.stop)
+        st.button("Stop", width="stretch", key="check_stop", on_click=check.stop, shortcut=theme.STOP_KEY,
+                  help=f"Ends the processes of this check. Key: {theme.STOP_KEY}")
     else:  # never disabled: the first click after a paste would be lost, because the text arrives with it
-        st.button("Check", type="primary", width="stretch", key="check_run", on_click=_begin)
+        st.button("Check", type="primary", width="stretch", key="check_run", on_click=_begin, shortcut=theme.RUN_KEY,
+                  help=f"Runs the file in its own process and judges it. Key: {theme.RUN_KEY}")
     theme.html(theme.badge("WARN", "FOREIGN CODE") + '<div class="mute" style="margin-top:4px">A check runs the file. It '
                "runs in its own process, without your environment variables and with these limits. With bwrap it has no "
                "network and can write only to its scratch folder. Without bwrap, Landlock or a separate user account limits "
@@ -219,6 +221,7 @@ def _checks() -> dict[str, Check]:
 def _live_strip(check: Check) -> None:
     if check.done:
         st.rerun()
+    state.title(f"● {len(check.answers)} answers, checking {check.request.name}")
     theme.html(theme.strip("RUNNING", f"{check.request.name}: {check.text}",
                            f"{check.elapsed_s:.0f} s since start. A first build with torch's headers "
                            "takes a minute. Closing the browser does not stop the check."))

@@ -88,9 +88,15 @@ def draw() -> None:
     if against == _PINS:
         _picker(name_a, pins, directions, layers)
     if pairs:
-        chosen = _table(pairs, against)
-        _actions(pairs, chosen, against, strip)
-        _charts(pairs, against, chosen, list(pins.values()))
+        _shown(pairs, against, list(pins.values()), strip)
+
+
+@st.fragment
+def _shown(pairs: list[report.Pair], against: str, pins: list[Trial], strip: tuple[str, str, str, str | None]) -> None:
+    """Table and charts; a row that is selected draws these alone."""
+    chosen = _table(pairs, against)
+    _actions(pairs, chosen, against, strip)
+    _charts(pairs, against, chosen, pins)
 
 
 def show(session: str, trials: list[str]) -> None:
@@ -186,6 +192,7 @@ def _against_pytorch(path: str, stamp: tuple[int, int], default: bool) -> list[r
     return report.against_pytorch(state.trials_of(Path(path)), default=default)
 
 
+@st.fragment
 def _picker(name_a: str, pins: dict[_Ref, Trial], directions: Sequence[str], layers: set[str]) -> None:
     """Every trial of the chosen sessions, to be pinned."""
     paths = state.session_paths()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from html import escape
 from itertools import islice
 from math import inf
+from pathlib import Path
 
 import streamlit as st
 
@@ -18,6 +20,7 @@ from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHE
 from ...core.presets import PRESETS, Preset, called, parse_preset
 from ...core.replies import ModuleJudged
 from ...core.trial import Trial
+from ...core.variants import discover
 from ...drive.exporting.best_recipe import arch_of
 from ...drive.exporting.export import export_text, module_order, verify
 from ...drive.exporting.recipe import Recipe, fastest
@@ -29,6 +32,7 @@ from . import address, state, theme
 PYTORCH, APART = "PyTorch", "a launch for each gradient"
 _PROOF_LIMIT_S = 600
 _MOST_OFFERED = 40  # candidates of a direction
+_MOST_RENDERED = 400  # of those that are the fastest, to find them
 
 
 @dataclass(frozen=True)
@@ -59,13 +63,14 @@ def draw() -> None:
         theme.html(theme.strip("READY", "Nothing to export yet",
                                "Run candidates on the Workbench. Candidates that are right in all checks can be exported."))
         return
-    here = report.for_workload(trials, workload)
+    known_by = (path, state.stamp(path), str(workload))
+    here = _here(*known_by, workload)
     strip = st.empty()
     grid = st.grid(2, min_column_width=470, gap="medium")
     left, right = grid.container(), grid.container()
     top = left.container()
     with left:
-        chosen = _recipe_choice(here)
+        chosen = _recipe_choice(here, known_by)
         top.html(f'<div class="kw">{_recipe_table(here, chosen, name)}</div>')
     if not any(chosen.values()):
         with strip:
@@ -84,10 +89,12 @@ def draw() -> None:
     under_way = _proofs().get(_digest(text, device))
     if under_way is not None and not under_way.done():
         with strip.container():
-            _live_strip(under_way, file.name, _said().get(_digest(text, device), ""))
+            _live_strip(under_way, file.name, _digest(text, device))
         proof = None
     else:
         proof = under_way.result() if under_way else None
+        if proof is not None:
+            state.title(f"{'✓ verified' if proof.status == 'OK' else '✕ failed'}, Export")
         with strip:
             theme.html(_strip(file.name, text, device, proof))
     with left:
@@ -132,17 +139,16 @@ def _options(workload: Workload) -> tuple[str, Preset | None, str]:
     return class_name, forms[form], device
 
 
-def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
+def _recipe_choice(trials: list[Trial], known_by: tuple) -> dict[str, Trial | None]:
     """One right candidate per direction, at first the fastest on a GPU, or PyTorch; both gradients at once where that was
     right."""
     wanted = set(st.session_state.get("export_rows", []))
     chosen: dict[str, Trial | None] = {}
     named = wanted | {address.wants(d) for d in LAUNCHES}
-    right_in = {d: sorted((t for t in trials if t.kind == "candidate" and t.ok and d == t.direction),
-                          key=lambda t: (t.trial_id not in named, _ms(t))) for d in LAUNCHES}
+    right_in = {d: sorted(found, key=lambda t: t.trial_id not in named) for d, found in _right(known_by, trials).items()}
     # Of thousands that a search has tried, the fastest are offered: to render each takes a millisecond.
-    there = {d: list(islice(filter(_still_there, found), _MOST_OFFERED if found and _ms(found[0]) < inf else None))
-             for d, found in right_in.items()}
+    templates = tuple((v.key, hash(v.text)) for v in discover())
+    there = {d: _offered((*known_by, d, *sorted(named)), templates, found) for d, found in right_in.items()}
     directions = LAUNCHES if there[BACKWARD] else DIRECTIONS
     taken = {d: first_choice(found, arch_of(), trials) for d, found in there.items()}
     first = {d: trial for d, (trial, _) in taken.items()}
@@ -169,6 +175,29 @@ def _recipe_choice(trials: list[Trial]) -> dict[str, Trial | None]:
         notes.append(f"{', '.join(open_)}: the candidates have no GPU time; choose one.")
     theme.html("".join(f'<div class="foot">{escape(note)}</div>' for note in notes))
     return chosen
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _here(path: Path, stamp: tuple[int, int], workload: str, _workload: Workload) -> list[Trial]:
+    return report.for_workload(state.trials_of(path), _workload)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _right(known_by: tuple, _trials: list[Trial]) -> dict[str, list[Trial]]:
+    """Direction -> its right candidates, the fastest first."""
+    right: dict[str, list[Trial]] = {d: [] for d in LAUNCHES}
+    for trial in _trials:
+        if trial.kind == "candidate" and trial.ok:
+            right[trial.direction].append(trial)
+    return {d: sorted(found, key=_ms) for d, found in right.items()}
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def _offered(known_by: tuple, templates: tuple, _found: list[Trial]) -> list[Trial]:
+    """The first of these that can still be exported; all of them where no time says which are the fastest."""
+    if not (_found and _ms(_found[0]) < inf):
+        return list(filter(_still_there, _found))
+    return list(islice(filter(_still_there, _found[:_MOST_RENDERED]), _MOST_OFFERED))
 
 
 def _ms(trial: Trial) -> float:
@@ -230,20 +259,26 @@ def _buttons(file: _File, device: str, proof: ModuleJudged | None, *, busy: bool
                            type="primary" if proved else "secondary", disabled=not proved,
                            help="Download the verified file" if proved else "Verify the file first")
         st.button("Verify again" if proof else "Verify", type="secondary" if proved else "primary", key="prove",
-                  disabled=busy, on_click=_begin_proof, args=(file, device))
+                  disabled=busy, on_click=_begin_proof, args=(file, device), shortcut=theme.RUN_KEY,
+                  help=f"Runs this exact file in a fresh process. Key: {theme.RUN_KEY}")
 
 
 @st.fragment(run_every=0.5)
-def _live_strip(proof: Future, file_name: str, said: str) -> None:
+def _live_strip(proof: Future, file_name: str, key: str) -> None:
     if proof.done():
         st.rerun()
+    state.title(f"● verifying {file_name}")
+    said = _said().get(key, "")
     theme.html(theme.strip("RUNNING", f"A fresh process builds and checks {file_name}",
-                           f"{said}{'. ' if said else ''}Closing the browser does not stop it."))
+                           f"{said}{'. ' if said else ''}{time.monotonic() - _begun()[key]:.0f} s since start. It builds the "
+                           "kernels, checks the outputs and gradients, then Download is free. Closing the browser does not "
+                           "stop it."))
 
 
 def _begin_proof(file: _File, device: str) -> None:
     key = _digest(file.text, device)
     _said().pop(key, None)
+    _begun()[key] = time.monotonic()
     runner = state.runner()
     order = module_order(file.text, file.workload, device=device, scratch=runner.work_dir, preset=file.preset,
                          class_name=file.class_name)
@@ -260,6 +295,12 @@ def _proofs() -> dict[str, Future]:
 @st.cache_resource(show_spinner=False)
 def _said() -> dict[str, str]:
     """The same key -> which process its proof is waiting for, if any."""
+    return {}
+
+
+@st.cache_resource(show_spinner=False)
+def _begun() -> dict[str, float]:
+    """The same key -> when its proof began."""
     return {}
 
 

@@ -50,7 +50,7 @@ def draw() -> None:
     everything = report.for_workload(state.trials_of(path), trial.workload)
     with st.sidebar:
         _about(trial, everything, next((t for t in trials if t.candidate_id and t.candidate_id == trial.forked_from), None))
-    state.title(f"{trial.name} {trial.direction}, Inspect")
+    state.title(f"{theme.mark(str(trial.status))[0]} {trial.name} {trial.direction}, Inspect")
     strip = st.container()
     view = _view(trial)
     with strip:
@@ -72,13 +72,16 @@ def _facts(trial: Trial, session: Session, place: DeltaGenerator, more: DeltaGen
     with place:
         if trial.errors and not trial.ok:
             theme.html(_errors(trial))
-        wrong_view.draw(trial, session)
-        theme.html(_resources(trial))
+        wrong_view.draw(trial)
+        if trial.ok:
+            theme.html(_resources(trial))
         if trial.kernel_ms:
             _samples(trial, session)
         if trial.errors and trial.ok:
             theme.html(_errors(trial))
     with more:
+        if not trial.ok:  # beside what is wrong
+            theme.html(_resources(trial))
         theme.html(theme.heading("The command that repeats this trial"))
         st.code(trial.command, language="bash", wrap_lines=True)
         if trial.ok and trial.kind == "candidate" and st.button("Export", help="Choose this candidate on the page Export"):
@@ -106,7 +109,19 @@ def _choose(trials: list[Trial]) -> Trial | None:
     chosen = st.selectbox("Candidate", here, key="inspect_trial", persist_state="session", placeholder="Choose a trial",
                           format_func=lambda i: _name(by_id[i]))
     address.note("trial", chosen or lost)
+    if chosen and here[1:]:
+        at = here.index(chosen)
+        with st.container(horizontal=True, key="inspect_steps"):
+            for label, to, key in (("Previous", at - 1, theme.PREVIOUS_KEY), ("Next", at + 1, theme.NEXT_KEY)):
+                there = 0 <= to < len(here)
+                st.button(label, key=f"inspect {label}", width="stretch", disabled=not there, shortcut=key, on_click=_step,
+                          args=(here[to] if there else chosen,), help=f"The candidate {label.lower()} in the list. Key: {key}")
     return by_id.get(chosen)
+
+
+def _step(trial: str) -> None:
+    """For the callback of Previous and Next."""
+    st.session_state["inspect_trial"] = trial
 
 
 def _another_layer() -> None:

@@ -11,6 +11,7 @@ from ...core import numbers
 from ...core.cache import Cache
 from ...core.ceilings import ceilings_for, kept
 from ...core.env import cache_dir, environment
+from ...core.roofline import CEILINGS
 from ...drive.checking import attacks, selftest
 from ...drive.machine import doctor
 from . import address, results, state, theme
@@ -45,6 +46,7 @@ def draw() -> None:
             with st.spinner("measuring"):
                 state.runner().measure_ceilings(device, waits.text)
             st.rerun()
+    theme.html(_recorded_ceilings())
     _selftest(device)
 
 
@@ -82,6 +84,22 @@ def _ceilings(name: str) -> str:
                                 known.predicted else "") for a, b in rows], right=(1,))
 
 
+def _recorded_ceilings() -> str:
+    """The rates of the GPUs that the project knows, from which the floors of recorded sessions are computed."""
+    rates = {"read": "read_bytes_per_s", "write": "write_bytes_per_s", "copy": "copy_bytes_per_s"}
+    rows = []
+    for gpu in CEILINGS:
+        cells = [(word, numbers.byte_rate(getattr(gpu, field))) for word, field in rates.items()]
+        cells += [(p, numbers.flop_rate(rate)) for p, rate in gpu.flops_per_s.items()]
+        rows.append((f"<span class=nw>{escape(gpu.name)}</span>", *(
+            f"<span class='nw{' mute' if word in gpu.predicted else ''}'>{escape(value.split()[0])}</span>"
+            for word, value in cells)))
+    heads = ("GPU", *rates, *CEILINGS[0].flops_per_s)
+    return (theme.heading("Ceilings of the GPUs that the project knows: memory in TB/s, arithmetic in TFLOP/s")
+            + theme.table(heads, rows, right=range(1, len(heads)))
+            + '<div class="foot">Grey: from the data sheet, or derived from another rate. The others were measured.</div>')
+
+
 def _selftest(device: str) -> None:
     """Attack, what happened, caught or not; of the last self-test on this machine."""
     known = selftest.kept(device)
@@ -102,7 +120,8 @@ def _selftest(device: str) -> None:
              f"<b>{escape(r.status)}</b> {escape(r.happened[:140])}") for r in [*missed, *(r for r in found if r.caught)]]))
     if (test := under_way()) is not None:
         _live_strip(test)
-        st.button("Cancel the self-test", on_click=test.stop, key="selftest_stop")
+        st.button("Cancel the self-test", on_click=test.stop, key="selftest_stop", shortcut=theme.STOP_KEY,
+                  help=f"Ends its processes. Key: {theme.STOP_KEY}")
         return
     last = _tests()[-1] if _tests() else None
     if last is not None and last.problem and last.device == device:
@@ -129,6 +148,7 @@ def live_line(test: selftest.SelfTest) -> None:
 def _live_strip(test: selftest.SelfTest) -> None:
     if test.done:
         st.rerun()
+    state.title(f"● self-test {test.fought}/{test.total}")
     theme.html(theme.strip("RUNNING", f"{test.text[:1].upper()}{test.text[1:]}",
                            f"{time.time() - test.started_at:.0f} s since start · closing the browser does not stop it",
                            badge_text=f"RUNNING {test.fought} of {test.total}"))

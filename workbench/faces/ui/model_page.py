@@ -36,6 +36,7 @@ def draw() -> None:
     if not own.done:
         _live(own)
         return
+    state.title(f"{'✓ done' if own.result is not None else '✕ failed'}, Model")
     if own.result is None:
         theme.html(theme.strip("FAILED", own.problem or "The work ended without a report.",
                                "Correct the input on the left, then patch again."))
@@ -59,9 +60,11 @@ def _form(own: Patch | None) -> None:
                          required=True, key="model_keep",
                          help="On the CPU the kernels are emulated and not timed: there only 'right' replaces anything.")
     if own is not None and not own.done:
-        st.button("Stop", width="stretch", key="model_stop", on_click=own.stop)
+        st.button("Stop", width="stretch", key="model_stop", on_click=own.stop, shortcut=theme.STOP_KEY,
+                  help=f"Ends the processes of this patch. Key: {theme.STOP_KEY}")
     else:
-        st.button("Patch", type="primary", width="stretch", key="model_run", on_click=_begin)
+        st.button("Patch", type="primary", width="stretch", key="model_run", on_click=_begin, shortcut=theme.RUN_KEY,
+                  help=f"Runs the model, judges kernels for its layers and times each of them. Key: {theme.RUN_KEY}")
     theme.html('<div class="mute">Your model runs in its own process, with your rights and without a sandbox, as a training '
                'script does. Name only code that you trust.</div>')
 
@@ -112,8 +115,10 @@ def _patches() -> dict[str, Patch]:
 def _live(patch: Patch) -> None:
     if patch.done:
         st.rerun()
+    state.title(f"● patching {patch.request.source.model}")
     theme.html(theme.strip("RUNNING", f"{patch.request.source.model}: {patch.text}",
-                           f"{patch.elapsed_s:.0f} s since start. Closing the browser does not stop it."))
+                           f"{patch.elapsed_s:.0f} s since start. It finds the layers, judges kernels for each, then times the "
+                           "model. Closing the browser does not stop it."))
 
 
 def _report(report: PatchReport, text: str) -> None:

@@ -79,7 +79,7 @@ def waiting_table(ticked: Mapping[str, Sequence[str]], absent: Mapping[str, Mapp
     serve = {d: [name for name, word in words.items() if word == NOT_TICKED] for d, words in absent.items()}
     directions = [d for d, found in serve.items() if found]
     names = list(dict.fromkeys(name for d in directions for name in serve[d]))
-    rows = [(f"<span class=mono>{escape(name)}</span>",
+    rows = [(f"<span class='mono nw'>{escape(name)}</span>",
              *(f"<span class=mute>{escape('not run yet' if name in ticked[d] else absent[d].get(name, '–'))}</span>"
                for d in directions)) for name in names]
     heads = [f"{d}, floor {numbers.time(floors[d])}" if d in floors else d for d in directions]

@@ -23,7 +23,7 @@ from ...drive.running.worker_process import WorkerDied, WorkerFailed, WorkerTime
 from ...drive.sessions.session import Session, SessionFull
 from ...drive.tuning.feed import TuneRequest
 from ...drive.tuning.tune import TuneResult, tune, used_s
-from . import theme
+from . import state, theme
 
 _SEGMENTS = ("building", "checking", "timing", "rechecking")
 _BUILD_ENDS = (Status.BUILD_FAILED, Status.BUILD_TIMEOUT, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.RENDER_FAILED)
@@ -91,6 +91,7 @@ def live_strip(run: Run) -> None:
     """Follows the run twice a second; draws the whole page once more when it has ended."""
     if not run.active:
         st.rerun()
+    state.title(f"● {run.done_rows}/{len(run.rows)} {called(run.request.workload)}")
     theme.html(running_strip(run))
 
 
@@ -136,6 +137,15 @@ def running_strip(run: Run) -> str:
     word = "WAITING" if run.state == "waiting" else "RUNNING"
     sentence = run.message[:1].upper() + run.message[1:]
     return theme.strip(word, sentence, " · ".join(parts), badge_text=f"{word} {run.done_rows} of {len(run.rows)}")
+
+
+def ended(run: Run) -> str:
+    """ "✓ done", "✕ 1 of 3 not right", "✕ failed", "– stopped": how a run ended, for the browser's tab."""
+    if run.state in ("failed", "stopped"):
+        return "✕ failed" if run.state == "failed" else "– stopped"
+    judged = [row for row in run.rows if row.status not in (Status.SKIPPED, Status.CANCELLED)]
+    bad = sum(row.status is not Status.OK for row in judged)
+    return f"✕ {bad} of {len(judged)} not right" if bad else "✓ done"
 
 
 def ended_strip(run: Run, kept_trials: int) -> str | None:

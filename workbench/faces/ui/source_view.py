@@ -123,7 +123,7 @@ def edit(trial: Trial, session: Session) -> None:
         return
     running_now = _under_way(trial, session)
     refused = st.session_state.get(_REFUSED, {}).get(trial.trial_id)
-    last.button("Stop", key="stop edit", disabled=running_now is None, width="stretch",
+    last.button("Stop", key="stop edit", disabled=running_now is None, width="stretch", shortcut=theme.STOP_KEY,
                 on_click=running_now.stop if running_now else None)
     marks = [{"line": line, "text": said} for line, said in _marks(trial, session, text, refused)]
     kernel = source_parts.kernel_line(text)

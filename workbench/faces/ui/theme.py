@@ -82,7 +82,8 @@ overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .st-key-picks button{min-height:24px;padding:0 2px}.st-key-picks button p{font-size:13px}
 [data-testid="stPopoverBody"] [data-testid="stWidgetLabel"] p{font-family:"Source Code Pro",monospace;font-size:11px}
 .kwsvg svg{max-height:330px}
-@media (max-width:1150px){.kw .facts>div:nth-child(n+6){display:none}.kw .layer .mono{font-size:16px}}
+@media (max-width:1150px){.kw .facts>div:nth-child(n+6){display:none}.kw .facts>div:nth-child(5){border:0}
+.kw .layer .mono{font-size:16px}.st-key-variants [data-testid="stCheckbox"] p{font-size:12px}}
 .kw .diff{max-height:620px;overflow:auto;border:1px solid var(--line);border-radius:6px;background:var(--codebg)}
 .kw .diff table{font-family:"Source Code Pro",ui-monospace,monospace;font-size:12px;line-height:17px;table-layout:fixed}
 .kw .diff :is(td,th){border:0;padding:0 6px;vertical-align:top}
@@ -95,7 +96,8 @@ overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .kw .diff s{text-decoration:none;color:var(--mute);user-select:none;padding-right:6px}
 .kw .diff .gap td{text-align:center;color:var(--mute);background:var(--bg2);font-size:11px}
 .kw .wrongline{color:var(--bad);font-weight:600}
-.st-key-faded{opacity:.4} [class*="st-key-address"]{display:none}
+.st-key-faded{opacity:.4} [class*="st-key-address"],.st-key-keys{display:none}
+[data-has-shortcut] [aria-label^="Shortcut"]{display:none}
 </style>"""
 
 _WRONG = ("MISMATCH", "NON_FINITE", "UNWRITTEN", "OUT_OF_BOUNDS", "WRONG_SHAPE", "WRONG_DTYPE", "WRONG_DEVICE",
@@ -108,6 +110,25 @@ _MARKS = {"OK": ("✓", "good"), "PASSED": ("✓", "good"), "FOUND": ("✓", "go
           "RUNNING": ("●", "run"), "WAITING": ("●", "run"), "SKIPPED": ("–", "neu"), "CANCELLED": ("–", "neu"),
           "STOPPED": ("–", "neu"), **{w: ("✕", "bad") for w in _WRONG}, **{w: ("!", "warn") for w in _COULD_NOT}}
 CHIP_COLOURS = {"good": "green", "bad": "red", "warn": "orange", "neu": "gray", "uns": "violet", "run": "blue"}
+RUN_KEY, STOP_KEY, NEXT_KEY, PREVIOUS_KEY = "Ctrl+Enter", "Shift+S", "J", "K"  # a button's hover names its key
+# `/` goes to the editor's search, else opens that of the first table, else goes to the first choice on the left.
+_KEYS = st.components.v2.component(
+    "kernel_workbench_keys", html="<i hidden></i>", isolate_styles=False,
+    js="""export default function() {
+  if (window.kwKeys) return;
+  window.kwKeys = true;
+  addEventListener('keydown', event => {
+    if (event.key !== '/' || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.composedPath()[0].closest?.('input, textarea, select, [contenteditable=true]')) return;
+    const find = [...document.querySelectorAll('*')].map(e => e.shadowRoot?.querySelector('.kwed .find')).find(Boolean)
+      ?? document.querySelector('.gdg-search-bar input');
+    const open = document.querySelector('[data-testid=stMain] [data-testid=stElementToolbarButton] [aria-label^=Search]');
+    const first = document.querySelector('[data-testid=stSidebar] input[role=combobox]');
+    if (!find && !open && !first) return;
+    event.preventDefault();
+    if (find) find.focus(); else if (open) open.click(); else first.focus();
+  });
+}""")
 # Pictures of layers: SVG made of numbers and our own words, put in place without any other script.
 _SVG = st.components.v2.component(
     "kernel_workbench_svg", html='<div class="kwsvg"></div>', isolate_styles=False,
@@ -116,6 +137,12 @@ _SVG = st.components.v2.component(
   const box = parentElement.querySelector('.kwsvg');
   if (box.dataset.shown !== data.svg) { box.innerHTML = data.svg; box.dataset.shown = data.svg }
 }""")
+
+
+def keys() -> None:
+    """The keys that Streamlit's buttons do not have; asked for once by the entry file."""
+    with st.container(key="keys"):
+        _KEYS(key="keys-box")
 
 
 def mark(word: str) -> tuple[str, str]:

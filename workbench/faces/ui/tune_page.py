@@ -51,7 +51,9 @@ def draw() -> None:
         theme.html(theme.strip("BAD INPUT", choice.problems[0], "Correct the value on the left, or choose a layer there."))
         return
     active = mine if mine is not None and not mine.done else None
-    state.title(f"{'● tuning, ' if active else ''}{called(workload)}, Tune")
+    if active is None:  # else the strip says in the title how far it is
+        how = "" if mine is None else "✕ failed, " if mine.problem else "– stopped, " if mine.stopped else "✓ tuned, "
+        state.title(f"{how}{called(workload)}, Tune")
     faded = choice.workload is None
     theme.html(workbench_page.layer_line(workload, choice, faded=faded), faded=faded)
     for other in running.tunes_under_way():
@@ -94,6 +96,8 @@ def show(tuning: Tuning) -> None:
 def live_strip(tuning: Tuning) -> None:
     if tuning.done:
         st.rerun()
+    trials = tuning.request.trials
+    state.title(f"● tuning {_judged(tuning)}{f'/{trials}' if trials else ''}, {called(tuning.request.workload)}")
     theme.html(running_strip(tuning))
 
 
@@ -162,7 +166,7 @@ def _form(choice: Choice, variants: list[Variant]) -> TuneRequest | None:
     for name in ("trials", "minutes"):
         st.session_state.setdefault(f"tune_{name}", address.wants(name))
     cells = st.columns(2, gap="small")
-    words = [cell.text_input(name, key=f"tune_{name}", persist_state="session", placeholder="as the effort says",
+    words = [cell.text_input(name, key=f"tune_{name}", persist_state="session", placeholder="by effort",
                              help=f"{meaning} Replaces the limit of the effort.") for cell, name, meaning in
              zip(cells, ("trials", "minutes"), ("Candidates, over all directions.", "Limit in minutes."), strict=True)]
     names = list(dict.fromkeys(v.name for v in variants if v.direction in (directions or DIRECTIONS)))
@@ -207,19 +211,23 @@ def _number(word: str, name: str) -> float | None:
 
 def _button(choice: Choice, request: TuneRequest | None, mine: Tuning | None, path: Path | None) -> None:
     if mine is not None and not mine.done:
-        st.button("Stop", key="tune_stop", width="stretch", on_click=mine.stop,
-                  help="Ends the compilers and kernels of this tune. Finished trials are kept; Resume continues.")
+        st.button("Stop", key="tune_stop", width="stretch", on_click=mine.stop, shortcut=theme.STOP_KEY,
+                  help="Ends the compilers and kernels of this tune. Finished trials are kept; Resume continues. "
+                       f"Key: {theme.STOP_KEY}")
         return
     goes_on = path is not None and not _recorded(choice) and choice.workload is not None \
         and tune_panels.asked_of(path, choice.workload) is not None
-    st.button("Resume" if goes_on else "Start", key="tune_start", type="primary", width="stretch", on_click=_begin,
-              args=(choice, request), disabled=request is None or bool(choice.problems),
-              help="Continues the tune of this session, within the limits above. Nothing is judged twice." if goes_on else
-              choice.problems[0] if choice.problems else "Searches for the fastest right kernel of each direction")
+    does = ("Continues the tune of this session, within the limits above. Nothing is judged twice." if goes_on else
+            "Searches for the fastest right kernel of each direction.")
+    if st.button("Resume" if goes_on else "Start", key="tune_start", type="primary", width="stretch", shortcut=theme.RUN_KEY,
+                 disabled=request is None or bool(choice.problems),
+                 help=choice.problems[0] if choice.problems else f"{does} Key: {theme.RUN_KEY}") and request is not None:
+        _begin(choice, request)
+        st.rerun()
 
 
 def _begin(choice: Choice, request: TuneRequest) -> None:
-    """For the callback of the button. A recorded session is never written to: the tune gets a session of its own."""
+    """After a click on the button. A recorded session is never written to: the tune gets a session of its own."""
     path = state.session_paths().get(choice.session)
     session = Session.open(path) if path is not None and not _recorded(choice) else Session.create()
     tunings = running.tunings()
@@ -229,7 +237,7 @@ def _begin(choice: Choice, request: TuneRequest) -> None:
     tunings[session.name] = Tuning(request, session, state.runner(), places).start()
     for old in [name for name, one in tunings.items() if one.done][:-_MOST_KEPT]:
         del tunings[old]
-    st.session_state["session"] = st.session_state["tune session before"] = session.name
+    st.session_state["next session"] = st.session_state["tune session before"] = session.name
 
 
 def _recorded(choice: Choice) -> bool:
@@ -238,6 +246,8 @@ def _recorded(choice: Choice) -> bool:
 
 def _open_tune() -> None:
     """Where another session is chosen from the list, or a link names nothing but a session, the form shows its tune."""
+    if "next session" in st.session_state:
+        st.session_state["session"] = st.session_state.pop("next session")
     now = st.session_state.get("session") or address.wants("session")
     before = st.session_state.get("tune session before")
     st.session_state["tune session before"] = now

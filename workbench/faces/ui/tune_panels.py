@@ -202,10 +202,11 @@ def _pair(view: _View) -> None:
         if family is None or len(names) < 2:
             theme.html('<span class="foot">The heat map appears when two tunables of a variant have several values.</span>')
             return
-        _family_box(view, family)
         order = [m.tunable for m in _matters(view.known_by, family.name, view.found)] or names
         x = _select("Across", "tune_x", names, "tx", usual=order[0])
         y = _select("Down", "tune_y", [n for n in names if n != x], "ty", usual=next(n for n in [*order, *names] if n != x))
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        _family_box(view, family)
         of = _select("Cell", "tune_cell", _CELLS, "cell")
     words = {tune_plots.BEST: "Best median of each pair, ms", tune_plots.MEDIAN: "Median over all others, ms",
              tune_plots.FAILED: "Share that is not right, %"}[of]

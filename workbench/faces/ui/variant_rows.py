@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from html import escape
 
 import streamlit as st
@@ -89,7 +90,7 @@ def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) ->
     others = [v for v in there if cannot(v, choice)]
     with st.container(key="variants", height=LIST_HEIGHT_PX, border=False):
         for variant in (v for v in there if v not in others):
-            name_cell, chip_cell = st.columns([1, 1.25], vertical_alignment="center", gap="small")
+            name_cell, chip_cell = st.columns([1.2, 1], vertical_alignment="center", gap="small")
             key = _key(variant)
             st.session_state.setdefault(f"tick {key}", True)
             name_cell.checkbox(variant.name, key=f"tick {key}", persist_state="session", help=theme.markdown(variant.idea))
@@ -164,8 +165,7 @@ def arch(device: str) -> str:
     return f"sm_{state.sm(device)}"
 
 
-@st.cache_data(max_entries=512, show_spinner=False,
-               hash_funcs={Variant: lambda v: (v.key, v.text), ConvTranspose: lambda layer: str(layer.to_json())})
+@lru_cache(maxsize=4096)  # it is asked for some 200 times in a drawing: a look into st.cache_data takes longer than the answer
 def _why_not(variant: Variant, layer: ConvTranspose, dtype: str, precision: str, sm: int) -> str | None:
     return why_not(Candidate(variant, layer, dtype, {}, precision, variant.forms[0]), sm=sm)
 

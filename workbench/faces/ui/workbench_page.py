@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -32,7 +33,6 @@ def draw() -> None:
     variants = discover()
     variant_rows.take_from_link(variants)
     choice = layer_form.layer_form(variants)
-    variant_rows.note(variants, choice)
     if choice.workload is not None:
         st.session_state["last workload"] = choice.workload
     workload: Workload | None = st.session_state.get("last workload")
@@ -44,23 +44,26 @@ def draw() -> None:
     elsewhere, strip, grid = st.container(), st.container(), st.grid(2, min_column_width=320, gap="medium")
     with grid.container():
         _layer_picture(workload, faded=faded)  # first: it is what a changed parameter changes, and needs no session
+    variant_rows.note(variants, choice)
     right = grid.container()
     path = state.session_paths().get(choice.session)
-    trials = shown_trials(state.trials_of(path), workload, choice)
+    trials = shown_trials(path, workload, choice)
     last = state.latest_run(workload, choice.device, session=choice.session)
     run = last if last is not None and last.active else None
-    state.title(f"{'● running, ' if run else ''}{called(workload)}")
+    if run is None:  # else the strip says in the title how far it is
+        state.title(f"{running.ended(last)}, {called(workload)}" if last is not None else called(workload))
+    told = _told(path, trials, last, recorded=choice.session.startswith("recorded-"))
     with elsewhere:
         _elsewhere(run)
     with strip:
-        _strip(choice, variants, trials, last)
+        _strip(choice, variants, trials, told, last)
     with right:
         _candidates(variants, choice, run)
-    _chart(variants, choice, workload, trials, path, run)
+    _chart(variants, choice, workload, trials, told, run)
     if run is not None:
         running.live_rows(run)
     elif trials:
-        _table(trials, choice, path)
+        _table(trials, choice, told.notes)
     else:
         theme.html(results.doctor_table(state.findings()))
         _session_actions(choice, path, selected=[])
@@ -94,10 +97,15 @@ def gpu_name(choice: Choice) -> str:
     return REFERENCE_GPU if choice.device == state.CPU else state.device_names().get(choice.device, REFERENCE_GPU)
 
 
-def shown_trials(trials: list[Trial], workload: Workload, choice: Choice) -> list[Trial]:
+def shown_trials(path: Path | None, workload: Workload, choice: Choice) -> list[Trial]:
     """Trials of this workload on one device: the chosen one's kind, else the one recorded last."""
-    here = report.for_workload(trials, workload)
     kind = "cpu" if choice.device == state.CPU else "cuda"
+    return _shown_trials(str(path), state.stamp(path), workload, kind) if path is not None else []
+
+
+@st.cache_resource(max_entries=16, show_spinner=False, hash_funcs={Workload: lambda w: str(w.to_json())})
+def _shown_trials(path: str, stamp: tuple[int, int], workload: Workload, kind: str) -> list[Trial]:
+    here = report.for_workload(state.trials_of(Path(path)), workload)
     mine = [t for t in here if t.device.kind == kind] or here
     key = mine[-1].device.key if mine else None
     return [t for t in mine if t.device.key == key]
@@ -112,6 +120,33 @@ def verdict_trials(trials: list[Trial], last: Run | None) -> list[Trial]:
     newest = max(ours, key=lambda t: t.at).run_id
     kept = {t.trial_id for t in last.kept} if last is not None and last.run_id == newest else set()
     return [t for t in trials if report.is_baseline(t) or t.run_id == newest or t.trial_id in kept]
+
+
+class _Told(NamedTuple):
+    """What is said of trials: made once, because 10 000 take half a second."""
+
+    headline: report.Headline | None
+    earlier: int                        # trials of earlier runs, of which the headline does not speak
+    described: str
+    precisions: dict[str, set[str]]     # by direction, of right candidates
+    notes: list[str]                    # of what is not right
+
+
+def _told(path: Path | None, trials: list[Trial], last: Run | None, *, recorded: bool) -> _Told:
+    newest = (last.run_id, tuple(t.trial_id for t in last.kept)) if last is not None and not recorded else ()
+    return _tell(_known_by(path, trials), newest, recorded, trials, last)
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _tell(known_by: tuple, newest: tuple, recorded: bool, _trials: list[Trial], _last: Run | None) -> _Told:
+    spoken_of = _trials if recorded else verdict_trials(_trials, _last)
+    right: dict[str, set[str]] = {}
+    for t in _trials:
+        if t.kind == "candidate" and t.ok:
+            right.setdefault(t.direction, set()).add(t.precision)
+    notes = dict.fromkeys(f"{t.name} {t.direction}: {t.headline} {t.advice}" for t in _trials
+                          if not t.ok and not report.is_baseline(t))
+    return _Told(report.headline(spoken_of), len(_trials) - len(spoken_of), plots.describe(_trials), right, list(notes))
 
 
 def _elsewhere(own: Run | None) -> None:
@@ -137,7 +172,7 @@ def _elsewhere(own: Run | None) -> None:
                 st.switch_page(pages.page("machine"))
 
 
-def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], last: Run | None) -> None:
+def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], told: _Told, last: Run | None) -> None:
     if last is not None and last.active:
         st.session_state["followed"] = last.run_id
         running.live_strip(last)
@@ -151,13 +186,11 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], last: R
         return
     ended = running.ended_strip(last, len(state.trials_of(last.session))) if last is not None else None
     recorded = choice.session.startswith("recorded-")
-    spoken_of = trials if recorded else verdict_trials(trials, last)
-    found = report.headline(spoken_of)
+    found, earlier = told.headline, told.earlier
     if ended:
         theme.html(ended)
     elif found:
         where = next((t.device.name for t in trials), "")
-        earlier = len(trials) - len(spoken_of)
         more = f"The table also shows {earlier} trial{'' if earlier == 1 else 's'} of earlier runs." if earlier else ""
         left_out = state.left_out(state.session_paths().get(choice.session))
         evidence = " ".join(filter(None, (found.evidence, more, left_out)))
@@ -190,17 +223,19 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
         best_box.button(variants, choice)
     variant_rows.variant_rows(variants, direction, choice)
     if run is not None:
-        button.button("Stop", key="stop", on_click=_stop, args=(run,), width=170,
-                      help="Ends the compilers and kernels of this run. Finished trials are kept.")
+        button.button("Stop", key="stop", on_click=_stop, args=(run,), width=170, shortcut=theme.STOP_KEY,
+                      help=f"Ends the compilers and kernels of this run. Finished trials are kept. Key: {theme.STOP_KEY}")
         return
     candidates = variant_rows.chosen_candidates(variants, choice.workload, choice) if choice.workload else []
     too_many = len(candidates) > variant_rows.MOST_CANDIDATES
     why = (choice.problems[0] if choice.problems else "Select a variant." if not candidates else
            f"{len(candidates)} candidates are too many for one run; choose fewer values." if too_many else
-           "Builds, checks and times the selected candidates of all directions")
-    button.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170, help=why,
-                  disabled=bool(choice.problems) or not candidates or too_many, on_click=_start,
-                  args=(choice, tuple(candidates)))
+           f"Builds, checks and times the selected candidates of all directions. Key: {theme.RUN_KEY}")
+    # No callback: a value that was typed just before comes with the click, and it is this drawing that has read it.
+    if button.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170, help=why,
+                     disabled=bool(choice.problems) or not candidates or too_many, shortcut=theme.RUN_KEY):
+        _start(choice, tuple(candidates))
+        st.rerun()
 
 
 def _start(choice: Choice, candidates: tuple, resume: Run | None = None) -> None:
@@ -208,7 +243,7 @@ def _start(choice: Choice, candidates: tuple, resume: Run | None = None) -> None
     path = state.session_paths().get(choice.session)
     session = (Session.open(path) if path is not None and not choice.session.startswith("recorded-")
                else Session.create())
-    st.session_state["session"] = session.name
+    st.session_state["next session"] = session.name
     request = resume.request if resume else RunRequest(
         choice.workload, candidates, device=choice.device, modules=choice.modules, effort=choice.effort)
     state.runs().append(state.runner().start(request, session, resume=resume is not None))
@@ -218,9 +253,10 @@ def _stop(run: Run) -> None:
     state.runner().stop(run)
 
 
-def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: list[Trial], path: Path | None,
+def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: list[Trial], told: _Told,
            run: Run | None) -> None:
-    floors = _floors(workload, trials, choice)
+    path = state.session_paths().get(choice.session)
+    floors = _floors(workload, told.precisions, choice)
     ticked, absent = variant_rows.ticked(variants, choice), variant_rows.absent(variants, choice)
     if run is not None:
         _live_chart(run, workload, choice, floors)
@@ -235,7 +271,8 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
     if not trials:  # nothing to draw yet: the chart's library, a second of the browser's time, is not loaded before a run
         theme.html(results.waiting_table(ticked, absent, floors))
         return
-    _draw_chart(trials, ticked, _floors_for(trials, floors), "not run yet", _known_by(path, trials), absent=absent)
+    said = plots.describe(trials) if note else told.described
+    _draw_chart(trials, ticked, _floors_for(trials, floors), "not run yet", _known_by(path, trials), absent=absent, said=said)
     module = plots.module_bars(trials, mode=theme.mode())
     if module is not None:
         theme.html(theme.heading("ModelNew against nn.ConvTranspose, with allocation and autograd"))
@@ -244,12 +281,11 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
         theme.html(f'<span class="foot">{escape(note)}</span>')
 
 
-def _floors(workload: Workload, trials: list[Trial], choice: Choice) -> dict[str, float]:
-    """Direction -> floor in ms: of the fastest precision that is shown, so that no right bar is left of it."""
+def _floors(workload: Workload, right: dict[str, set[str]], choice: Choice) -> dict[str, float]:
+    """Direction -> floor in ms: of the fastest of the precisions `right`, so that no right bar is left of it."""
     floors = {}
     for direction in LAUNCHES:
-        shown = {t.precision for t in trials if t.direction == direction and t.kind == "candidate" and t.ok}
-        precisions = shown or {choice.floor_precision(workload.dtype)}
+        precisions = right.get(direction) or {choice.floor_precision(workload.dtype)}
         found = [report.floor_of(workload, direction, p, gpu_name(choice)) for p in precisions]
         if any(found):
             floors[direction] = min(limit.ms for limit in found if limit)
@@ -258,9 +294,10 @@ def _floors(workload: Workload, trials: list[Trial], choice: Choice) -> dict[str
 
 @st.fragment(run_every=2)
 def _live_chart(run: Run, workload: Workload, choice: Choice, floors: dict) -> None:
-    trials = shown_trials(state.trials_of(run.session), workload, choice)
+    trials = shown_trials(run.session, workload, choice)
     asked = {d: list(dict.fromkeys(r.variant for r in run.rows if r.direction == d)) for d in LAUNCHES}
-    _draw_chart(trials, asked, _floors_for(trials, floors), "queued", _known_by(run.session, trials), live=True)
+    figure = _bars(_known_by(run.session, trials), trials, asked, None, _floors_for(trials, floors), "queued", theme.mode())
+    theme.chart(figure, key="live-bars", alt=plots.describe(trials))
 
 
 def _known_by(path: Path | None, trials: list[Trial]) -> tuple:
@@ -275,13 +312,10 @@ def _bars(known_by: tuple, _trials: list[Trial], expected: dict, absent: dict | 
     return plots.bars(_trials, expected=expected, absent=absent, floors=floors, waiting=waiting, mode=mode)
 
 
-def _draw_chart(trials: list[Trial], expected: dict, floors: dict, waiting: str, known_by: tuple, *, live: bool = False,
+def _draw_chart(trials: list[Trial], expected: dict, floors: dict, waiting: str, known_by: tuple, *, said: str,
                 absent: dict | None = None) -> None:
     figure = _bars(known_by, trials, expected, absent, floors, waiting, theme.mode())
-    if live:
-        theme.chart(figure, key="live-bars", alt=plots.describe(trials))
-        return
-    event = theme.chart(figure, key="bars", alt=plots.describe(trials), on_select="rerun", selection_mode="points")
+    event = theme.chart(figure, key="bars", alt=said, on_select="rerun", selection_mode="points")
     points = event["selection"]["points"] if event else []
     clicked = points[0].get("customdata", [None])[0] if points else None
     if clicked and clicked != st.session_state.get("clicked bar"):
@@ -305,10 +339,11 @@ def _recorded_pytorch(workload: Workload) -> list[Trial]:
     return []
 
 
-def _table(trials: list[Trial], choice: Choice, path: Path | None) -> None:
+@st.fragment
+def _table(trials: list[Trial], choice: Choice, notes: list[str]) -> None:
+    """A row that is selected draws this alone."""
+    path = state.session_paths().get(choice.session)
     selected = results.result_table(trials, _known_by(path, trials))
-    notes = list(dict.fromkeys(f"{t.name} {t.direction}: {t.headline} {t.advice}" for t in trials
-                               if not t.ok and not report.is_baseline(t)))
     if notes:
         theme.html("".join(f'<div class="foot">{escape(n)}</div>' for n in notes[:6])
                    + (f'<div class="foot">and {len(notes) - 6} more</div>' if len(notes) > 6 else ""))
@@ -332,7 +367,9 @@ def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) 
                 st.switch_page(pages.page("export"))
             last = state.latest_run(choice.workload, choice.device, session=choice.session) if choice.workload else None
             if last is not None and last.state in ("stopped", "failed"):
-                st.button("Resume", on_click=_start, args=(choice, (), last), help="Runs only the missing candidates")
+                if st.button("Resume", help="Runs only the missing candidates"):
+                    _start(choice, (), last)
+                    st.rerun()
             st.download_button("Save", data=lambda: packed(path), file_name=f"{choice.session}.zip",
                                mime="application/zip", on_click="ignore", help="Save the whole session as one zip")
         with st.popover("Reopen"):

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from html import escape
 
 import streamlit as st
 
 from ...core import numbers
-from ...core.errors import BadRequest
 from ...core.trial import Trial
-from ...core.typed import Misfit, read
 from ...core.wrong_values import SHORT, SmallestWrong, WrongValues, sentence
 from ...drive.reporting import plots
-from ...drive.sessions.session import Session
+from ...drive.sessions.recorded import wrong_values_of
 from . import theme
 from .picture import layer_svg
 
 
-def draw(trial: Trial, session: Session) -> None:
+def draw(trial: Trial) -> None:
     """Nothing for a trial that is right, or that nobody looked into."""
-    found = _found(trial, session)
+    found = wrong_values_of(trial)
     if found is None:
         return
     said = sentence(found)
@@ -43,15 +40,6 @@ def draw(trial: Trial, session: Session) -> None:
         _smallest(trial, found, found.smallest)
 
 
-def _found(trial: Trial, session: Session) -> WrongValues | None:
-    if "wrong" not in trial.blobs:
-        return None
-    try:
-        return read(WrongValues, json.loads(session.blob(trial.blobs["wrong"])))
-    except (BadRequest, Misfit, ValueError):
-        return None
-
-
 def _what(found: WrongValues) -> str:
     places = "tap" if found.tensor == "grad_weight" else "position"
     return (f"Share of wrong values of {found.tensor} by {places}: {numbers.count(found.wrong)} of "
@@ -64,7 +52,8 @@ def _smallest(trial: Trial, found: WrongValues, case: SmallestWrong) -> None:
     if found.tensor == "output":
         work = replace(trial.workload, batch=case.batch, input_size=case.input_size, preset="")
         theme.svg(layer_svg(work, explain=case.index[2:]), key="smallest picture")
-    rows = [(f"<span class=mono>{escape(str(term.tap))}</span>", f"<span class=mono>{escape(str(term.reads))}</span>",
+    rows = [(f"<span class=mono>{escape(numbers.index('w', term.tap))}</span>",
+             f"<span class=mono>{escape(numbers.index('grad_y' if found.tensor == 'grad_input' else 'x', term.reads))}</span>",
              f"{term.value:g}") for term in case.terms]
     rows += [("bias", "", f"{case.bias:g}")] if case.bias is not None else []
     got = f"{case.got:g}" if case.got == case.got else "NaN or never written"
