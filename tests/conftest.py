@@ -56,10 +56,11 @@ def own_store(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The processes of tests do not wait for each other's emulator."""
+def own_locks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The processes of tests do not wait for each other's emulator. A GPU is shared: there the locks of the machine count."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path_factory.mktemp("locks")))
+        if not any(test.path.parent.name == "gpu" for test in request.session.items):
+            patch.setenv("KERNEL_WORKBENCH_LOCKS", str(tmp_path_factory.mktemp("locks")))
         yield
 
 

@@ -33,6 +33,18 @@ class ModelNew(nn.Module):
         layer = self.conv1d_transpose
         return F.conv_transpose1d(x, layer.weight.flip(2), layer.bias, layer.stride, layer.padding, 0, 1, layer.dilation)
 '''
+MODEL = '''
+import torch
+from torch import nn
+
+
+def build_model():
+    return nn.Sequential(nn.ConvTranspose1d(8, 4, 4, stride=2), nn.ReLU(), nn.ConvTranspose1d(4, 2, 3))
+
+
+def inputs():
+    return torch.randn(2, 8, 16)
+'''
 
 
 def open_tab(page, path: str):
@@ -103,6 +115,40 @@ def test_a_report_is_shown_to_the_tab_that_asked(page):
     assert "Nothing checked yet" in text(fresh) and "taps flipped" not in text(fresh)
     mine.reload()
     mine.get_by_text(SMALLEST).wait_for()
+
+
+def test_the_line_of_a_files_error_is_shown_with_its_neighbours(page):
+    tab = open_tab(page, "/check")
+    broken = WRONG.replace("layer = self.conv1d_transpose", "layer = self.conv1d_transposed")
+    tab.get_by_label("Candidate: paste a file").fill(broken)
+    tab.get_by_role("button", name="Check", exact=True).click()
+    line = 1 + broken.splitlines().index("        layer = self.conv1d_transposed")
+    tab.locator(".strip", has_text="FAILED").wait_for()
+    tab.get_by_text("The file", exact=False).first.wait_for()
+    shown = text(tab)
+    assert f"line {line}" in shown and "no attribute 'conv1d_transposed'" in shown
+    assert "layer = self.conv1d_transposed" in shown and "def forward(self, x):" in shown, "the line and the one before it"
+
+
+@pytest.mark.long
+def test_a_model_is_patched_and_its_file_downloaded(page, tmp_path):
+    (tmp_path / "kw_tiny_model.py").write_text(MODEL)
+    tab = open_tab(page, "/model")
+    for label, value in (("Model", "kw_tiny_model:build_model"), ("Folder", str(tmp_path))):
+        tab.get_by_label(label, exact=True).fill(value)
+        tab.keyboard.press("Enter")
+        settled(tab)
+    tab.get_by_test_id("stSidebar").get_by_text("right", exact=True).click()
+    settled(tab)
+    tab.get_by_role("button", name="Patch", exact=True).click()
+    tab.locator(".strip", has_text="2 of 2 layers").wait_for()
+    with tab.expect_download() as download:
+        tab.get_by_role("button", name="Download the kernels").click()
+    download.value.save_as(tmp_path / "patched.py")
+    assert "def unpatch(model" in (tmp_path / "patched.py").read_text()
+    link = tab.url
+    again = open_tab(page, link[link.index("/model"):])
+    again.locator(".strip", has_text="2 of 2 layers").wait_for()
 
 
 def test_a_wrong_link_says_so(page):

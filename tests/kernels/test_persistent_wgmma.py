@@ -52,8 +52,9 @@ def tried(name: str, config: dict, dtype: str) -> bool:
     return not config or (name, dtype) == ("persistent_wgmma", "float32")
 
 
-@pytest.fixture(scope="module", params=[(n, d, c, t) for n in NAMES for d in ("forward", "grad_input") for c in CONFIGS
-                                        for t in DTYPES if tried(n, c, t)], ids=str)
+@pytest.fixture(scope="module", params=[
+    pytest.param((n, d, c, t), id=str((n, d, c, t)), marks=[pytest.mark.long] * (c == CONFIGS[1]))
+    for n in NAMES for d in ("forward", "grad_input") for c in CONFIGS for t in DTYPES if tried(n, c, t)])
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Library, list]:
     made = candidates(*request.param)
     assert len(made) > 2
