@@ -51,9 +51,9 @@ def kernels_of(text: str) -> dict[str, object]:
 # The aim is 2 500 lines and 120 000 bytes, and 40 000 of CUDA in a direction. The code alone of these kernels, without comments
 # and blanks, is longer: they serve every size of a layer. So these are the lengths of today, in thousands: lines, bytes, the
 # longest direction. Lower them when a file gets shorter.
-MOST = {"kb57": (3.75, 210, 94), "kb64": (3.4, 190, 94), "kb71": (3.95, 221, 93), "kb72": (4.1, 220, 68),
-        "kb73": (5.4, 293, 131), "kb74": (4.35, 243, 93), "kb75": (3.45, 187, 69), "kb77": (4.9, 266, 92),
-        "kb79": (4.95, 268, 94), "kb81": (4.5, 242, 86)}
+MOST = {"kb57": (3.75, 210, 94), "kb64": (3.4, 190, 94), "kb71": (3.98, 223, 93), "kb72": (4.11, 221, 70),
+        "kb73": (5.4, 295, 132), "kb74": (4.37, 244, 93), "kb75": (3.46, 188, 70), "kb77": (4.92, 268, 92),
+        "kb79": (4.95, 268, 94), "kb81": (4.5, 243, 86)}
 MOST |= dict.fromkeys(("kb58", "kb61", "kb65", "kb68", "kb69", "kb70", "kb78"), MOST["kb57"])
 
 
@@ -183,9 +183,12 @@ template <bool GIVEN> void f() {
     ("tf32", "  if constexpr (THREE(1)) a();", None),
     ("tf32", "  mma<Precision::tf32x3>();\n  if constexpr (THREE) a();", None),      # another precision is in use
     ("tf32", "  int THREE = 1;\n  if constexpr (THREE) a();", None),
+    ("tf32", "  struct Halved : Tune { static constexpr int COLUMNS = 128; };\n"    # a tunable: 256 in Tune
+             "  if constexpr (Tune::COLUMNS > 128) a();", None),
 ])
 def test_branches_of_another_precision_or_type_go(precision: str, body: str, left: str | None) -> None:
-    instance = f"struct Layer {{\n  using scalar = float;\n}};\nstruct Tune {{ precision = Precision::{precision};\n}};"
+    instance = f"struct Layer {{\n  using scalar = float;\n}};\nstruct Tune {{ precision = Precision::{precision};\n"
+    instance += "  static constexpr int COLUMNS = 256;\n};"
     found = settled({"a": KERNEL % body}, instance)["a"]
     assert without_statements(KERNEL % body, found) == KERNEL % (body if left is None else left)
 

@@ -214,7 +214,7 @@ class _Known:
         self.bytes = {_BYTES.get(scalar) for scalar in re.findall(r"using scalar = (\w+);", instance)}
         self.values: dict[str, int | None] = {}    # name -> what it is; what is not known is absent
         found: dict[str, list[tuple[Sequence[Token], Sequence[Token]]]] = {}
-        other: set[str] = set()
+        other = set(words(instance))   # a tunable is another value in another config
         for code in codes:
             declared = set()
             for at, token in enumerate(code):
