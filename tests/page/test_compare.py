@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from workbench.core.presets import preset
+from workbench.core.presets import called, preset
 from workbench.core.trial_parts import Against, Detail
 from workbench.drive.reporting import compare_plots, html_report, plots, report
-from workbench.drive.sessions.session import Session
+from workbench.drive.sessions.session import Session, list_sessions
 from workbench.faces.ui import results, state, workbench_page
 
 from .test_belongs import said, tab
@@ -80,7 +80,9 @@ def test_the_page_opens_on_the_recorded_session_against_its_own_pytorch(tmp_path
     assert not at.exception
     text = "\n".join(element.body for element in at.get("html"))
     assert "A is faster in " in text and "its fastest mode of the same or a stricter precision" in text
-    assert set(at.dataframe[0].value["layer"])
+    newest = Session.open(list_sessions(SESSIONS)[0])
+    assert at.selectbox(key="compare_a").value == newest.name
+    assert set(at.dataframe[0].value["layer"]) <= {called(t.workload) for t in newest.trials()}
 
     at.selectbox(key="compare_a").select("recorded-h200-models").run()
     assert {"models/pose (full)", "models/vae (full)"} <= set(at.dataframe[0].value["layer"])

@@ -132,7 +132,7 @@ class Cluster:
             raise BadRequest("A cluster needs dask.distributed; install it with: pip install distributed",
                              field="cluster") from error
         for name in ("distributed.client", "distributed.comm", "distributed.core"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)     # what they say of a lost scheduler is told in one sentence
+            logging.getLogger(name).setLevel(logging.CRITICAL)     # one sentence of ours says that the scheduler is lost
         try:
             if Path(self.address).is_file():
                 return Client(scheduler_file=self.address, timeout=limit_s, set_as_default=False)  # type: ignore[no-untyped-call]

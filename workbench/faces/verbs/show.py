@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
             raise BadRequest("--trial needs the name of its session: show NAME --trial ID.", field="session")
         there = tables.session_records(map(Session.open, list_sessions()))
         if args.json:
-            print("\n".join(map(json.dumps, there)))
+            for one in there:
+                print(json.dumps(one))
         else:
             print(tables.sessions_text(there) if there else
                   f"No sessions below {sessions_root()} yet; 'python -m workbench run' makes one.")

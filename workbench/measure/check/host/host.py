@@ -187,7 +187,7 @@ def main(argv: list[str]) -> int:
     own = os.getpid()
     faulthandler.enable(all_threads=False)  # the log then says in which line a signal came
     host = Host()
-    if device != "cpu":  # the context takes seconds, and the judge makes its own meanwhile; a failure is told by `load`
+    if device != "cpu":  # it takes seconds; the judge makes its own context meanwhile. `load` reports a failure
         with suppress(RuntimeError):
             torch.cuda.set_device(device)
             torch.ones(1, device=device)
