@@ -12,7 +12,7 @@ from workbench.core.expressions import evaluate, names_in
 from workbench.core.layer import MEMORY_FORMATS
 from workbench.core.presets import PRESETS, preset
 from workbench.core.space import MEMORY_FORMAT, SHARED_MEMORY, SearchSpace
-from workbench.core.variants import TEMPLATES, discover, parse
+from workbench.core.variants import TEMPLATES, discover, find, parse
 
 GPUS = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # compute capability -> KB of shared memory for a block
 
@@ -60,8 +60,18 @@ def test_a_config_for_channels_last_is_for_that_alone(space: SearchSpace) -> Non
     wrong = {**contiguous.default, "CHANNELS_LAST": 1}
     assert contiguous.why_not(wrong) == "Not run: CHANNELS_LAST=1 is for channels_last; the activations are contiguous."
     assert contiguous.nearest(wrong) == contiguous.default
-    with pytest.raises(RenderError, match="the tunable CHANNELS_LAST has other values than 0 and 1"):
+    with pytest.raises(RenderError, match="the tunable CHANNELS_LAST has neither the values 0 and 1"):
         parse(text.replace("[0, 1]", "[0, 2]"), space.variant.path)
+
+
+def test_a_variant_for_channels_last_alone_says_so_where_activations_are_contiguous() -> None:
+    variant = find("channels_last_wgmma", "forward")
+    contiguous, last = (SearchSpace(variant, preset("models/pose").layer, "bfloat16", 90, memory_format=name)
+                        for name in MEMORY_FORMATS)
+    reason = contiguous.why_not(variant.default_config)
+    assert reason == "Not run: channels_last_wgmma is for channels_last; the activations are contiguous."
+    assert not contiguous.depends_on_config(reason) and dict(contiguous.explain())["valid"] == 0
+    assert last.why_not(last.default) is None
 
 
 def test_configs_are_valid_different_and_start_with_the_default(space: SearchSpace) -> None:
@@ -132,9 +142,10 @@ def test_no_shipped_variant_for_sm_90a_runs_elsewhere() -> None:
     assert len(hopper) >= 10 and {v.arch for v in hopper} == {"sm_90a"}
     for variant in hopper:
         dtype = "float32" if "tf32" in variant.precision else "bfloat16"
+        taken = MEMORY_FORMATS[variant.only_channels_last]
         for name in ("kb61", "models/pose", "models/sam-1"):
             for sm in GPUS:
-                reason = SearchSpace(variant, preset(name).layer, dtype, sm=sm).why_not(variant.default_config)
+                reason = SearchSpace(variant, preset(name).layer, dtype, sm=sm, memory_format=taken).why_not(variant.default_config)
                 assert sm == 90 or (reason or "").endswith(f", this GPU is sm_{sm}.")
 
 

@@ -32,7 +32,7 @@ LAYERS = [
 ]
 LAST = {"CHANNELS_LAST": 1, "COLUMNS": 64}
 CONFIGS = ({}, {"ROWS": 128, "COLUMNS": 32, "UNITS": 4}, LAST)
-NAMES = ("persistent_wgmma", "persistent_packed")
+NAMES = ("persistent_wgmma", "persistent_packed", "channels_last_wgmma")
 DTYPES = ("float32", "bfloat16")
 
 
@@ -47,6 +47,8 @@ def candidates(name: str, direction: str, config: dict, dtype: str, root: Path =
 
 
 def tried(name: str, config: dict, dtype: str) -> bool:
+    if name == "channels_last_wgmma":
+        return dtype != "float32" and config != CONFIGS[1]
     if config == LAST:
         return name == "persistent_packed"
     return not config or (name, dtype) == ("persistent_wgmma", "float32")

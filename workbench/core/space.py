@@ -91,7 +91,9 @@ class SearchSpace:
         """Whether another config may run: the reason names a tunable, a derived value or shared memory."""
         chosen = {t.name for t in self.variant.tune} | {name for name, _ in self.variant.derived}
         label = self.label(reason)
-        return label in (SHARED_MEMORY, MEMORY_FORMAT) or (label in self.variant.needs and bool(names_in(label) & chosen))
+        if label == MEMORY_FORMAT:
+            return not self.variant.only_channels_last
+        return label == SHARED_MEMORY or (label in self.variant.needs and bool(names_in(label) & chosen))
 
     def why_not(self, config: dict[str, int]) -> str | None:
         """The sentence that says why a config cannot run here, or None."""
@@ -101,7 +103,8 @@ class SearchSpace:
         """`why_not`, and the [derived] values if it came so far."""
         candidate = self.candidate(config)
         if candidate.takes_channels_last and self.memory_format != CHANNELS_LAST:
-            return f"Not run: {TAKES_CHANNELS_LAST}=1 is for channels_last; the activations are {self.memory_format}.", {}
+            which = self.variant.name if self.variant.only_channels_last else f"{TAKES_CHANNELS_LAST}=1"
+            return f"Not run: {which} is for channels_last; the activations are {self.memory_format}.", {}
         return examined(candidate, sm=self.sm)
 
     def candidate(self, config: dict[str, int], *, compile_flags: tuple[str, ...] = ()) -> Candidate:
@@ -122,7 +125,7 @@ class SearchSpace:
         for text in sorted(self.variant.needs, key=len, reverse=True):
             if f" needs {text};" in reason:
                 return text
-        if "=1 is for channels_last;" in reason:
+        if " is for channels_last;" in reason:
             return MEMORY_FORMAT
         return SHARED_MEMORY if "bytes of shared memory" in reason else reason
 

@@ -81,6 +81,11 @@ class Variant:
     def default_config(self) -> dict[str, int]:
         return {t.name: t.default for t in self.tune}
 
+    @property
+    def only_channels_last(self) -> bool:
+        """Whether it takes activations in that format alone."""
+        return any(t.name == TAKES_CHANNELS_LAST and t.values == (1,) for t in self.tune)
+
     def default_for(self, memory_format: str) -> dict[str, int]:
         """The default config where activations have that memory format."""
         return {t.name: t.default_for(memory_format) for t in self.tune}
@@ -266,8 +271,8 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
              f"which is not among its values {values}")
         tune.append(Tunable(name, tuple(map(int, values)), int(spec["default"]), spec.get("help", "")))
     direction = _direction(head["computes"])
-    need(all((t.values, t.default) == ((0, 1), 0) for t in tune if t.name == TAKES_CHANNELS_LAST),
-         f"the tunable {TAKES_CHANNELS_LAST} has other values than 0 and 1, or a default that is not 0")
+    need(all((t.values, t.default) in (((0, 1), 0), ((1,), 1)) for t in tune if t.name == TAKES_CHANNELS_LAST),
+         f"the tunable {TAKES_CHANNELS_LAST} has neither the values 0 and 1 with default 0, nor the value 1 alone")
     derived, plan = head.get("derived", {}), head.get("plan", {})
     for name, text_of in plan.items():
         need(isinstance(text_of, str), f"[plan] {name} is {text_of!r}; give a C++ expression in quotes")

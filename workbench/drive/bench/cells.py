@@ -20,6 +20,7 @@ from .execute import EVENT
 from .plan import dtype_of
 
 NOTE = "bench_note"
+Group = tuple[str, str, str, str]               # suite, memory format, class, GPU
 # The targets for the full size on a GPU.
 _TWICE = ("kb64", "kb74", "kb81")               # every direction: at most max(baseline / 2, floor / 0.65)
 _FOUR_TIMES = ("kb72", "kb73", "kb75", "kb77", "kb79", "kb81")  # forward
@@ -39,7 +40,7 @@ class Wanted:
 
     @property
     def group(self) -> tuple[str, str, str]:
-        """What one table is about: suite, memory format, class."""
+        """What one table is about, but for the GPU: suite, memory format, class."""
         return PRESETS[self.preset].suite, self.memory_format, self.precision
 
 
@@ -59,6 +60,12 @@ class Cell:
     strongest: Trial | None = None            # of any formulation in PyTorch; None where they were not asked
     strongest_verdict: Verdict | None = None
     unconverted: Trial | None = None          # PyTorch with all tensors in channels_last before and after
+    gpu: str = ""                             # that its session ran on; "" if on the emulator alone
+
+    @property
+    def group(self) -> Group:
+        """What its table is about."""
+        return (*self.name.group, self.gpu)
 
     @property
     def ms(self) -> float | None:
@@ -106,6 +113,8 @@ class Summary:
     of_floor: float | None
     strongest: float | None = None    # ratio, over the cells whose formulations were asked: `asked`
     asked: int = 0
+    left: int = 0                     # cells slower than PyTorch
+    with_left: float | None = None    # ratio, where PyTorch computes those
 
 
 def wanted_of(sessions: Iterable[Session], *, of_all_variants: bool = False) -> list[Wanted]:
@@ -127,7 +136,23 @@ def holds_bench(session: Session) -> bool:
 
 
 def cells_of(sessions: Sequence[Session]) -> list[Cell]:
-    """The table of some sessions. A cell comes from the latest one whose bench was about it and found a right candidate,
+    """The cells of some sessions, GPU by GPU: times of two GPUs are not compared. The GPU with most cells comes first, and
+    shows emulated cells as well."""
+    of_gpu: dict[str, list[Session]] = {}
+    for session in sessions:
+        of_gpu.setdefault(_gpu_of(session), []).append(session)
+    emulated = of_gpu.pop("", []) if len(of_gpu) > 1 else []
+    gpus = sorted(of_gpu, key=lambda gpu: -len(wanted_of(of_gpu[gpu])))
+    return [replace(one, gpu=gpu) for gpu in gpus
+            for one in _cells([s for s in sessions if s in of_gpu[gpu] or gpu == gpus[0] and s in emulated])]
+
+
+def _gpu_of(session: Session) -> str:
+    return next((t.device.name for t in session.trials() if t.device.kind == "cuda"), "")
+
+
+def _cells(sessions: Sequence[Session]) -> list[Cell]:
+    """The cells of sessions of one GPU. A cell comes from the latest one whose bench was about it and found a right candidate,
     PyTorch's time as well: times of two sessions are not compared, and the best of several days is nobody's time. Trials
     of a GPU hide emulated ones of the same cell. A bench of named variants gives a cell only if it is faster than the latest
     bench of all. Both gradients at once are a cell only where a variant computes them."""
@@ -198,11 +223,11 @@ def class_floor(workload: Workload, direction: str, precision: str, gpu_name: st
     return min(found, key=lambda f: f.ms, default=None)
 
 
-def groups_of(cells: Iterable[Cell]) -> dict[tuple[str, str, str], list[Cell]]:
-    """The cells of each table, by suite, memory format and class, in the order of the cells."""
-    found: dict[tuple[str, str, str], list[Cell]] = {}
+def groups_of(cells: Iterable[Cell]) -> dict[Group, list[Cell]]:
+    """The cells of each table, in the order of the cells."""
+    found: dict[Group, list[Cell]] = {}
     for one in cells:
-        found.setdefault(one.name.group, []).append(one)
+        found.setdefault(one.group, []).append(one)
     return found
 
 
@@ -213,7 +238,7 @@ def summary(cells: Sequence[Cell], precision: str) -> Summary:
     shares = [c.of_floor for c in mine if c.of_floor]
     strongest = [c.strongest_ratio for c in mine if c.strongest_ratio]
     return Summary(precision, len(mine), len(ratios), sum(bool(c.missed) for c in mine), _mean(ratios), _mean(shares),
-                   _mean(strongest), len(strongest))
+                   _mean(strongest), len(strongest), sum(r < 1 for r in ratios), _mean([max(r, 1.0) for r in ratios]))
 
 
 def _strongest(baselines: report.Baselines, best: Trial, name: Wanted) -> Trial | None:

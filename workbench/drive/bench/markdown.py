@@ -9,7 +9,7 @@ from ...core import numbers
 from ...core.errors import BadRequest
 from ...core.layer import CONTIGUOUS, DIRECTIONS
 from ...core.presets import PRESETS
-from .cells import Cell, groups_of, summary
+from .cells import Cell, Group, groups_of, summary
 from .text import footnotes, means, strongest_words
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
@@ -28,7 +28,9 @@ def short(cells: Sequence[Cell]) -> str:
              "3. the physical limit of the GPU (the *floor*) divided by our time, and the relative L2 error to float64.", "",
              "A † marks a missed target. [docs/benchmark.md](docs/benchmark.md) has all cells, variants and configs, and the "
              "reason for each miss."]
-    for suite, of_suite in _suites(cells).items():
+    for (suite, gpu), of_suite in _suites(cells).items():
+        if gpu != cells[0].gpu:
+            continue
         groups = groups_of(of_suite)
         first, mine = next(iter(groups.items()))
         lines += ["", f"{SUITE_NAMES[suite]}. {origin(of_suite)}", "",
@@ -41,22 +43,25 @@ def short(cells: Sequence[Cell]) -> str:
         for group, there in groups.items():
             lines += [f"{headline(group)}: {sentence}" for sentence in means(summary(there, group[2]))]
         lines += footnotes(of_suite)
+    others = [(group, mine) for group, mine in groups_of(cells).items() if group[3] != cells[0].gpu]
+    lines += ["", *(f"{SUITE_NAMES[group[0]]} on {group[3]}, {headline(group)}: {sentence}"
+                    for group, mine in others for sentence in means(summary(mine, group[2])))] if others else []
     return "\n".join(lines)
 
 
 def long(cells: Sequence[Cell]) -> str:
-    """The tables of docs/benchmark.md: a section a suite, in it a table a class and memory format with a row a cell, the
-    misses below with their reasons."""
+    """The tables of docs/benchmark.md: a section a suite and GPU, in it a table a class and memory format with a row a cell,
+    the misses below with their reasons."""
     sections = []
-    for suite, of_suite in _suites(cells).items():
-        lines = [f"### {SUITE_NAMES[suite]}", "", origin(of_suite)]
+    for (suite, gpu), of_suite in _suites(cells).items():
+        lines = [f"### {SUITE_NAMES[suite]}" + (f", {gpu}" if gpu != cells[0].gpu else ""), "", origin(of_suite)]
         for group, mine in groups_of(of_suite).items():
             lines += _section(group, mine)
         sections.append("\n".join(lines))
     return "\n\n".join(sections)
 
 
-def _section(group: tuple[str, str, str], mine: Sequence[Cell]) -> list[str]:
+def _section(group: Group, mine: Sequence[Cell]) -> list[str]:
     lines = ["", f"#### {headline(group)}", "", *means(summary(mine, group[2])), "",
               "| layer | direction | ms | variant and config | PyTorch, ms | its name | ratio | verdict | strongest, ms "
               "| its name | ratio | channels_last, ms | of floor | error |",
@@ -81,16 +86,16 @@ def has_marks(text: str) -> bool:
     return BEGIN in text or END in text
 
 
-def _suites(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    found: dict[str, list[Cell]] = {}
+def _suites(cells: Sequence[Cell]) -> dict[tuple[str, str], list[Cell]]:
+    found: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
-        found.setdefault(cell.name.group[0], []).append(cell)
+        found.setdefault((cell.group[0], cell.gpu), []).append(cell)
     return found
 
 
-def headline(group: tuple[str, str, str]) -> str:
+def headline(group: Group) -> str:
     """`TF32`, or `bfloat16, channels_last`."""
-    _, memory_format, precision = group
+    _, memory_format, precision, _ = group
     return ", ".join([_CLASS[precision], *([memory_format] if memory_format != CONTIGUOUS else [])])
 
 

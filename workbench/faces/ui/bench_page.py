@@ -18,7 +18,7 @@ from ...core import numbers
 from ...core.layer import LAUNCHES
 from ...core.presets import PRESETS
 from ...drive.bench import markdown, text
-from ...drive.bench.cells import Cell, cells_of, groups_of, summary, wanted_of
+from ...drive.bench.cells import Cell, Group, cells_of, groups_of, summary, wanted_of
 from ...drive.bench.execute import under_way
 from ...drive.reporting import compare_plots, report, tables
 from ...drive.reporting.compare_plots import HeatMap
@@ -27,6 +27,7 @@ from ...drive.sessions.session import Session
 from . import address, compare_page, pages, results, state, theme
 
 KEYS = ("bench_sessions", "bench_suite", "bench_class", "bench_format", "bench_limits", "bench_missed")  # widgets here
+_GPUS = {"": "emulated"}
 _SUITES = {"kernelbench": "KernelBench", "models": "Models"}
 _CLASSES = {"tf32": "TF32", "ieee": "fp32-accurate", "fp16": "float16", "bf16": "bfloat16"}
 _LIMITS = ("memory", "arithmetic")
@@ -82,16 +83,19 @@ def _sessions(there: dict[str, Path]) -> list[str]:
     return chosen or usual
 
 
-def _filters(cells: Sequence[Cell]) -> tuple[tuple[str, str, str] | None, list[Cell]]:
-    """The suite, memory format and class that are shown, and the cells of these that pass the filters."""
+def _filters(cells: Sequence[Cell]) -> tuple[Group | None, list[Cell]]:
+    """The GPU, suite, memory format and class that are shown, and the cells of these that pass the filters."""
     groups = groups_of(cells)
     if not groups:
         return None, []
+    gpus = list(dict.fromkeys(g[3] for g in groups))
+    gpu = _one_of("GPU", "gpu", gpus, _GPUS) if gpus[1:] else gpus[0]
+    groups = {g: there for g, there in groups.items() if g[3] == gpu}
     suite = _one_of("Suite", "suite", list(dict.fromkeys(g[0] for g in groups)), _SUITES)
     classes = list(dict.fromkeys(g[2] for g in groups if g[0] == suite))
     precision = _one_of("Precision class", "class", classes, _CLASSES)
     formats = [g[1] for g in groups if (g[0], g[2]) == (suite, precision)]
-    group = (suite, _one_of("Memory format", "format", formats, {}) if formats[1:] else formats[0], precision)
+    group = (suite, _one_of("Memory format", "format", formats, {}) if formats[1:] else formats[0], precision, gpu)
     asked = [limit for limit in address.wants("limits").split(",") if limit in _LIMITS]
     st.session_state.setdefault("bench_limits", asked or list(_LIMITS))
     limits = st.pills("Limited by", _LIMITS, selection_mode="multi", key="bench_limits", persist_state="session",
@@ -113,7 +117,7 @@ def _one_of(label: str, name: str, options: list[str], words: dict[str, str]) ->
     return chosen
 
 
-def _strip(shown: Sequence[Cell], cells: Sequence[Cell], group: tuple[str, str, str]) -> str:
+def _strip(shown: Sequence[Cell], cells: Sequence[Cell], group: Group) -> str:
     if not shown:
         return theme.strip("READY", "No cell passes the filters on the left",
                            "Choose another limit, or show all cells again.")
@@ -154,7 +158,7 @@ def _misses(shown: Sequence[Cell]) -> None:
           text.limited_by(c) or numbers.MISSING, escape(c.reason)) for c in missed], right=(2,)))
 
 
-def _table(shown: Sequence[Cell], group: tuple[str, str, str]) -> None:
+def _table(shown: Sequence[Cell], group: Group) -> None:
     """A row a cell; sorts and searches. A row opens in Inspect or Compare."""
     import pandas as pd  # half a second, which the page's first look need not wait for
     records = text.records(shown)
@@ -193,9 +197,9 @@ def _table(shown: Sequence[Cell], group: tuple[str, str, str]) -> None:
     _actions(shown[rows[0]] if rows else None, records, group)
 
 
-def _actions(cell: Cell | None, records: list[dict], group: tuple[str, str, str]) -> None:
+def _actions(cell: Cell | None, records: list[dict], group: Group) -> None:
     best = cell.best if cell else None
-    name = "bench-" + "-".join(group)
+    name = "bench-" + "-".join(group[:3])
     choose = None if best else "Select a row in the table"
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("Inspect", key="bench_inspect", disabled=best is None, help=choose) and cell and best:
