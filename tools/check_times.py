@@ -29,7 +29,7 @@ from workbench.core.answers import CheckReport  # noqa: E402
 from workbench.core.presets import parse_preset  # noqa: E402
 from workbench.core.typed import to_json  # noqa: E402
 from workbench.drive.checking.check import CheckRequest, check, size_of, workload_reference  # noqa: E402
-from workbench.drive.machine.devices import resolve_device  # noqa: E402
+from workbench.drive.machine.doctor import resolve_device  # noqa: E402
 
 PAGE = ROOT / "docs" / "judging.md"
 BEGIN, END = "<!-- the times of a check, from tools/check_times.py -->\n", "<!-- end of the times -->\n"

@@ -145,7 +145,8 @@ def test_no_shipped_variant_for_sm_90a_runs_elsewhere() -> None:
         taken = MEMORY_FORMATS[variant.only_channels_last]
         for name in ("kb61", "models/pose", "models/sam-1"):
             for sm in GPUS:
-                reason = SearchSpace(variant, preset(name).layer, dtype, sm=sm, memory_format=taken).why_not(variant.default_config)
+                space = SearchSpace(variant, preset(name).layer, dtype, sm=sm, memory_format=taken)
+                reason = space.why_not(variant.default_config)
                 assert sm == 90 or (reason or "").endswith(f", this GPU is sm_{sm}.")
 
 

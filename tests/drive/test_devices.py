@@ -32,7 +32,7 @@ _ASK = """
 import json
 from workbench.core.errors import BadRequest
 from workbench.drive.machine import doctor
-from workbench.drive.machine.devices import resolve_device
+from workbench.drive.machine.doctor import resolve_device
 try:
     print(json.dumps({}))
 except BadRequest as error:

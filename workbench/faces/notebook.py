@@ -22,8 +22,7 @@ from ..core.trial import Trial
 from ..core.variants import Variant, discover
 from ..core.verdict import Verdict
 from ..core.wrong_values import WrongValues
-from ..drive.machine.devices import resolve_device
-from ..drive.machine.doctor import Finding, examine
+from ..drive.machine.doctor import Finding, examine, resolve_device
 from ..drive.patching.live import LiveModel
 from ..drive.patching.patch import PatchRequest, PatchResult
 from ..drive.patching.patch import patch as patch_model

@@ -22,7 +22,7 @@ from ...core.replies import Device
 from ...core.template import Rendered, render
 from ...core.trial import Trial
 from ..machine.device_lock import held
-from ..machine.devices import resolve_device
+from ..machine.doctor import resolve_device
 from ..running.builds import BuildSettings
 from ..running.request import DEFAULTS, Prebuilt, Run, RunRequest
 from ..running.resume import missing, missing_ways

@@ -27,7 +27,7 @@ from ...core.variants import TEMPLATES, find
 from ...core.verdict import FASTER
 from ..machine.daemon_threads import DaemonThreads
 from ..machine.device_lock import held
-from ..machine.devices import resolve_device
+from ..machine.doctor import resolve_device
 from ..running.request import Run, RunRequest
 from ..running.runner import Runner
 from ..running.worker_process import WorkerProcess

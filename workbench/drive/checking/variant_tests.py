@@ -21,7 +21,7 @@ from ...core.template import Rendered, render
 from ...core.trial import Status
 from ...core.variants import Variant, discover
 from ..machine.device_lock import held
-from ..machine.devices import resolve_device
+from ..machine.doctor import resolve_device
 from ..running import outcome
 from ..running.candidate_selection import check_names
 from ..running.request import RunRequest

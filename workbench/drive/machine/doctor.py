@@ -23,6 +23,7 @@ from ...core.env import (
     platform_problem,
     torch_info,
 )
+from ...core.errors import BadRequest
 from ...core.toolchain import Toolchain
 
 _FOR_A_GPU = ("torch", "torch for the GPU", "nvcc")
@@ -78,6 +79,24 @@ def gpu_lacks(findings: list[Finding] | None = None) -> Finding | None:
         findings = [f for f in (_torch(torch), _torch_for_gpu(torch, True), _nvcc(find_toolchain(), torch, True)) if f]
     found = {f.name: f for f in findings}
     return next((f for name in _FOR_A_GPU if (f := found.get(name)) and not f.ok), None)
+
+
+def resolve_device(name: str) -> str:
+    """"auto" -> "cuda:0" where kernels run on a GPU, else "cpu". Raises `BadRequest` for a device that is not there, and
+    for a GPU that this torch cannot use; without nvcc it can still be named, for what needs no build."""
+    if name == "cpu":
+        return name
+    there = [f"cuda:{gpu.index}" for gpu in gpus()]
+    lacks = gpu_lacks() if there else None
+    if name == "auto":
+        return there[0] if there and lacks is None else "cpu"
+    name = "cuda:0" if name == "cuda" else name
+    if name not in there:
+        raise BadRequest(f"Device {name!r} is not on this machine; choose {', '.join([*there, 'cpu'])}.", field="device")
+    if lacks is not None and lacks.name != "nvcc":
+        raise BadRequest(f"{name} cannot be used, {lacks.works}: choose cpu, or install it with {lacks.command}",
+                         field="device")
+    return name
 
 
 def summary(findings: list[Finding]) -> str:

@@ -16,7 +16,7 @@ from ...core.replies import Built, Device, MachineCode, ModuleJudged, Outcome, P
 from ...core.template import Rendered
 from ...core.trial import Status, Trial
 from ..machine.device_lock import held
-from ..machine.devices import resolve_device
+from ..machine.doctor import resolve_device
 from ..sessions.session import Session
 from .builds import BuildSettings
 from .execution import Execution

@@ -31,7 +31,7 @@ from ...core.trial import Status
 from ...core.trial_parts import Environment
 from ..machine.daemon_threads import DaemonThreads
 from ..machine.device_lock import held
-from ..machine.devices import resolve_device
+from ..machine.doctor import resolve_device
 from ..running.builds import BuildPool
 from ..running.worker_process import GONE, WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 from ..running.workers import Workers, device_of

@@ -16,7 +16,7 @@ from ...core.errors import BadRequest
 from ...core.layer import Workload
 from ...core.replies import Device
 from ...core.trial import Trial
-from ..machine.devices import resolve_device
+from ..machine.doctor import resolve_device
 from ..running.execution import Execution
 from ..running.request import Run, RunRequest
 from ..running.runner import Runner

@@ -30,7 +30,7 @@ from ...drive.bench.execute import Bench
 from ...drive.bench.package_session import ship
 from ...drive.bench.plan import CONFIGS, BenchPlan, dtype_of, suite_layers
 from ...drive.bench.text import table
-from ...drive.machine.devices import resolve_device
+from ...drive.machine.doctor import resolve_device
 from ...drive.running.request import DEFAULTS, EFFORTS, STRENGTHS
 from ...drive.running.runner import Runner
 from ...drive.sessions.session import Session, list_sessions, sessions_root

@@ -25,7 +25,7 @@ from ...core.answers import Answer
 from ...core.errors import BadRequest
 from ...drive.checking.check import MOST, Check, CheckRequest, size_of, workload_reference
 from ...drive.checking.check_text import answer_line, log_text, report_text
-from ...drive.machine.devices import resolve_device
+from ...drive.machine.doctor import resolve_device
 from ..arguments import add_workload, workload_from
 from ..exit_codes import INTERRUPTED, NOTHING_RAN, RIGHT, WRONG
 

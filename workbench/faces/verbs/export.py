@@ -24,7 +24,7 @@ from ...core.variants import Variant, discover, find
 from ...drive.exporting.best_recipe import arch_of, best_recipe, cautions, header_notes, left_to_pytorch, origin, other_dtypes
 from ...drive.exporting.export import export_text, module_order, proof_workload, suite_files, verify
 from ...drive.exporting.recipe import Recipe
-from ...drive.machine.devices import resolve_device
+from ...drive.machine.doctor import resolve_device
 from ...drive.running.candidate_selection import check_names, parse_settings, values_for
 from ...drive.running.runner import Runner
 from ...drive.sessions.recorded import recipe_from_trials

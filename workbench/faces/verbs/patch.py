@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ...core.errors import BadRequest
 from ...core.patching import AUTOCAST_DTYPES, FASTER_ONLY, KEEP, MODEL_DTYPES, ModelSource
-from ...drive.machine.devices import resolve_device
+from ...drive.machine.doctor import resolve_device
 from ...drive.patching.patch import Patch, PatchRequest
 from ...drive.patching.text import report_text
 from ...drive.running.request import EFFORTS

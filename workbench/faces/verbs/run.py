@@ -23,7 +23,7 @@ from ...core.errors import BadRequest
 from ...core.layer import Workload
 from ...core.precision import CLASSES_OF
 from ...drive.exporting.best_recipe import arch_of, best_known, origin
-from ...drive.machine.devices import resolve_device
+from ...drive.machine.doctor import resolve_device
 from ...drive.reporting import tables
 from ...drive.running.candidate_selection import candidates, parse_settings
 from ...drive.running.request import EFFORTS, STRENGTHS, Run, RunRequest

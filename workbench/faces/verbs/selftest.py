@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...core.errors import BadRequest
 from ...drive.checking import attacks, selftest
-from ...drive.machine.devices import resolve_device
+from ...drive.machine.doctor import resolve_device
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...core.variants import refuse_broken
 from ...drive.checking.variant_tests import CaseResult, Chosen, junit, to_json, validate
-from ...drive.machine.devices import resolve_device
+from ...drive.machine.doctor import resolve_device
 from ...drive.running.request import EFFORTS
 from ...drive.running.runner import Runner
 from .. import exit_codes

@@ -29,7 +29,7 @@ from ...core.errors import BadRequest
 from ...core.layer import DIRECTIONS
 from ...core.presets import SUITES, default_size
 from ...core.trial import Status
-from ...drive.machine.devices import resolve_device
+from ...drive.machine.doctor import resolve_device
 from ...drive.running.runner import Runner
 from ...drive.sessions.session import Session
 from ...drive.tuning import text
