@@ -17,11 +17,11 @@ import pytest
 import workbench as wb
 from workbench.core import best_known
 from workbench.core.best_known import best_config
+from workbench.core.env import shipped
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.replies import Built, Device, Judged
-from workbench.core.shipped import shipped
 from workbench.core.trial import Status, Trial
 from workbench.core.variants import TEMPLATES, find
 from workbench.drive.exporting.best_recipe import best_recipe, origin

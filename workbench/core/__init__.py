@@ -15,7 +15,7 @@ PyTorch          `pytorch_ways`: PyTorch's ways of computing a direction, by nam
 results          `trial` (Status, the advice of each status, Trial), `trial_parts`; `answers` (the report of a check),
                  `check_parts`; `wrong_values` (where a result is wrong); `profile` (what ncu counts);
                  `patching` (the report of a model); `verdict` (FASTER, SLOWER, SAME, UNSURE)
-this machine     `env`, `toolchain`, `toolkit_wheels`, `gpu`, `occupancy`, `cache`, `owned_folder`, `shipped`
+this machine     `env`, `toolchain`, `toolkit_wheels`, `gpu`, `occupancy`, `cache`, `owned_folder`
 sandboxes        `confinement` (which work here), `landlock`, `seccomp`
 text             `numbers`, `plain_text`, `command`, `diagnostics`, `errors`
 """

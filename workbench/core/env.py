@@ -24,6 +24,7 @@ _SMI_LIMIT_S = 5
 _CAP_SYS_ADMIN = 21           # linux/capability.h
 MACHINES = ("x86_64", "aarch64")
 OLDEST_PYTHON = (3, 11)
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -164,5 +165,12 @@ def _cpu_name() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
+def shipped(name: str) -> Path:
+    """The path of `kernel_templates`, `sessions` or `app.py`: inside an installed package, or at the top of a checkout."""
+    inside = _PACKAGE / "shipped" / name
+    return inside if inside.exists() else _PACKAGE.parent / name
+
+
 __all__ = ["Gpu", "Toolchain", "TorchInfo", "cache_dir", "counters_restricted", "cxx_problem", "environment", "find_toolchain",
-           "gpus", "ninja_problem", "nvcc_problem", "parse_gpus", "platform_problem", "torch_info"]
+           "gpus", "ninja_problem", "nvcc_problem", "parse_gpus", "platform_problem",
+           "shipped", "torch_info"]

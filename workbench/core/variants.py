@@ -12,11 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from .env import shipped
 from .errors import BadRequest, RenderError, or_nearest
 from .layer import BACKWARD, CHANNELS_LAST, DIRECTIONS, DTYPES, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES
 from .precision import PRECISIONS_OF
 from .shared_template import DIRECTIONS_OF_FOLDER, FOLDER, header_of, lines_of
-from .shipped import shipped
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "fp16", "bf16", "fp64")
 FORMS = ("constant", "runtime")

@@ -15,12 +15,13 @@ HEADER = ("layer", "direction", "median, ms", "variant and config", "computes in
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """One block for each suite, memory format and precision class: the cells, the geometric means, the misses."""
+    """One block for each suite, memory format, precision class and GPU: the cells, the geometric means, the misses."""
     if not cells:
         return "No cells: this session holds no bench."
     blocks = []
-    for (suite, memory_format, precision), mine in groups_of(cells).items():
-        lines = [f"{suite}, precision class {precision}, {memory_format}", *aligned([HEADER, *map(_row, mine)])]
+    for (suite, memory_format, precision, gpu), mine in groups_of(cells).items():
+        words = [suite, f"precision class {precision}", memory_format, *([gpu] if gpu != cells[0].gpu else [])]
+        lines = [", ".join(words), *aligned([HEADER, *map(_row, mine)])]
         lines += [*means(summary(mine, precision)), *footnotes(mine)]
         lines += [f"MISSED  {label(c)}: {c.reason}" for c in mine if c.missed]
         blocks.append("\n".join(lines))

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from ...core.diagnostics import LOG
+from ...core.env import shipped
 from ...core.errors import BadRequest
 from ...core.plain_text import plain_json
-from ...core.shipped import shipped
 from ...core.trial import SCHEMA, Trial
 from .files import BLOBS, EVENTS, TRIALS, blob, is_session, lines, name_of, newest_trial
 

@@ -6,7 +6,7 @@ import argparse
 import subprocess
 import sys
 
-from ...core.shipped import shipped
+from ...core.env import shipped
 
 
 def add(parser: argparse.ArgumentParser) -> None:
