@@ -58,6 +58,12 @@ def pack(values: np.ndarray, precision: str, *, halves_together: bool, shift: in
     return Packed(np.ascontiguousarray(data).reshape(-1), (rows + shift) * 16, 128, (rows + shift) * 32, shift * 16)
 
 
+def swizzled(rng: np.random.Generator, row_bytes: int, shift: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A [64 + shift, K] and B [64, K] in bfloat16 as bytes, K a row of that many bytes; and the product of A's last 64 rows."""
+    a, b = (rng.integers(-7, 8, (rows, row_bytes // 2)).astype(np.float32) for rows in (64 + shift, 64))
+    return stored(a, "bf16"), stored(b, "bf16"), a[shift:] @ b.T
+
+
 def operands(rng: np.random.Generator, precision: str, columns: int, steps: int, *, whole: bool
              ) -> tuple[np.ndarray, np.ndarray]:
     """A [64, K] and B [columns, K]: small whole numbers, whose sums are exact, or normal ones."""

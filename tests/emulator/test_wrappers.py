@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from .conftest import Kernels
-from .core_matrices import PRECISIONS, Packed, operands, pack, seen
+from .core_matrices import PRECISIONS, Packed, operands, pack, seen, swizzled
 
 MISALIGNED = 716
 
@@ -123,6 +123,15 @@ def test_products_of_registers(kernels: Kernels, monkeypatch: pytest.MonkeyPatch
     library = kernels("hopper", FEW_SHAPES)
     assert library("run_register_products", a, b, out, columns, 3) == 0, library.last_error()
     np.testing.assert_array_equal(out, a @ b.T)
+
+
+@pytest.mark.parametrize("shift", [0, 3])
+@pytest.mark.parametrize("row_bytes", [32, 64, 128])
+def test_products_of_swizzled_rows(kernels: Kernels, row_bytes: int, shift: int) -> None:
+    a, b, expected = swizzled(np.random.default_rng(9), row_bytes, shift)
+    out, library = np.full((64, 64), np.nan, np.float32), kernels("hopper", FEW_SHAPES)
+    assert library("run_swizzled", a, b, out, row_bytes, 64 + shift, shift) == 0, library.last_error()
+    np.testing.assert_array_equal(out, expected)
 
 
 def test_tf32_ignores_the_lower_bits(kernels: Kernels) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.emulator.core_matrices import PRECISIONS, operands, pack, seen
+from tests.emulator.core_matrices import PRECISIONS, operands, pack, seen, swizzled
 from tests.shared import require
 from workbench.core.env import find_toolchain
 from workbench.measure.emulator import COMPILE_FLAGS, INCLUDE_DIRS, LINK_FLAGS, translate
@@ -149,6 +149,15 @@ def test_products_of_registers(columns: int, hopper: tuple[ctypes.CDLL, ctypes.C
         else:
             scale = np.abs(a) @ np.abs(b).T
             assert np.max(np.abs(gpu - emulated) / scale) < 2e-6
+
+
+@pytest.mark.parametrize("shift", [0, 3])
+@pytest.mark.parametrize("row_bytes", [32, 64, 128])
+def test_products_of_swizzled_rows(row_bytes: int, shift: int, hopper: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
+    a, b, expected = swizzled(np.random.default_rng(9), row_bytes, shift)
+    gpu, emulated = both(hopper, "run_swizzled", [a, b], np.full((64, 64), np.nan, np.float32), row_bytes, 64 + shift, shift)
+    np.testing.assert_array_equal(gpu, expected)
+    np.testing.assert_array_equal(gpu, emulated)
 
 
 def test_added_in_memory(hopper: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
