@@ -291,3 +291,20 @@ def test_the_report_is_one_file_whose_figures_need_no_network(chromium, tmp_path
     assert ratios == sorted(ratios, reverse=True) and ratios[0] > 4
     context.close()
     assert main(["show", "--html", str(file)]) == 2 and "show NAME --html FILE" in capsys.readouterr().err
+
+
+def test_two_gpus_are_shown_side_by_side_and_not_compared(page, tmp_path):
+    names = [f"recorded-{gpu}-models-bf16-channels-last" for gpu in ("h100", "h200")]
+    (tmp_path / "sessions").mkdir(exist_ok=True)
+    for name in names:
+        shutil.copy(Path(__file__).resolve().parents[2] / "sessions" / f"{name}.zip", tmp_path / "sessions")
+    base = page.url.split("?")[0]
+    page.goto(f"{base}compare?compare_a={names[0]}&compare_b={names[1]}")
+    page.locator('[data-testid="stDataFrame"] canvas').first.wait_for()
+    page.locator('[data-test-script-state="notRunning"]').wait_for()
+    assert "61 pairs of trials, but they ran on different devices, so their times are not compared" in strip(page).inner_text()
+    page.goto(f"{base}bench?sessions={','.join(names)}")
+    strip(page).filter(has_text="Measured on NVIDIA H100 80GB HBM3, full size").wait_for()
+    page.locator(".st-key-bench_gpu").get_by_text("NVIDIA H200", exact=True).click()
+    strip(page).filter(has_text="Measured on NVIDIA H200, full size").wait_for()
+    page.wait_for_function("location.search.includes('gpu=NVIDIA')")

@@ -154,8 +154,10 @@ def counted(pairs: Sequence[report.Pair]) -> tuple[str, str]:
     count = {v: sum(p.verdict == v for p in pairs) for v in _NEEDS_A_LOOK if v}
     compared = sum(n for v, n in count.items() if v != report.EMULATED)
     if not compared:
+        apart = all(p.a.device.key != p.b.device.key for p in pairs)
+        said = "they ran on different devices, so their times are not compared" if apart else "no two times can be compared"
         return (report.EMULATED if count[report.EMULATED] else "NOTE",
-                f"{len(pairs)} pair{'' if len(pairs) == 1 else 's'} of trials, but no two times can be compared")
+                f"{len(pairs)} pair{'' if len(pairs) == 1 else 's'} of trials, but {said}")
     return (max((report.FASTER, SLOWER, SAME, UNSURE), key=lambda v: count[v]),
             f"A is faster in {count[report.FASTER]} of {compared}, slower in {count[SLOWER]}, the same in {count[SAME]}, "
             f"unsure in {count[UNSURE]}")
