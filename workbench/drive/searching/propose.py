@@ -23,7 +23,7 @@ from .points import Points, Seen
 
 Floats = NDArray[np.float64]
 
-START = 6           # points before the model speaks; more where there are many families
+START = 12           # points before the model speaks; more where there are many families
 RANKED = 16          # of them at most that many from the known ranking,
 RANKED_OF_ALL = 8    # so many shared evenly among the families, but two of each
 FAILED_AS = 0.75     # a failed point counts as one that is slower than so much of the seen ones
