@@ -14,7 +14,7 @@ from workbench.core.replies import Compared
 from workbench.core.trial import FORMULATION, NOT_DROP_IN, Status, Trial
 from workbench.core.trial_parts import Detail
 from workbench.drive.bench import markdown, text
-from workbench.drive.bench.cells import cells_of, summary
+from workbench.drive.bench.cells import cells_of, groups_of, summary
 from workbench.drive.reporting import report
 from workbench.drive.running.against_pytorch import against_best
 from workbench.drive.sessions.session import Session
@@ -27,6 +27,17 @@ CELL = {"layers": ("kb74",), "directions": ("forward",)}
 def asked(root: Path, *more: Trial, ours: Trial | None = None, **plan) -> Session:
     return recorded(root, [*pytorch("kb74", "forward", 2.0, 4.0), *strong("kb74", "forward", tf32_ms=1.0, unconverted_ms=0.4),
                            *more, ours or trial("kb74", "forward", "mma", 0.5, "tf32")], **{**CELL, **plan})
+
+
+def test_times_of_two_gpus_are_in_two_tables_and_a_cell_left_to_pytorch_counts_as_one(tmp_path: Path) -> None:
+    other = replace(trial("kb74", "forward", "mma", 1.0, "tf32").device, name="Other GPU")
+    slower = [replace(t, device=other) for t in (*pytorch("kb74", "forward", 2.0, 4.0), trial("kb74", "forward", "mma", 4.0, "tf32"))]
+    first, second = cells_of([recorded(tmp_path, slower, name="other", **CELL), asked(tmp_path)])
+    assert {(c.gpu, round(c.ratio or 0, 6)) for c in (first, second)} == {("Other GPU", 0.5), ("NVIDIA H200", 4.0)}
+    assert len(groups_of([first, second])) == 2 and markdown.long([first, second]).count("\n### ") == 1
+    one, both = summary([c for c in (first, second) if c.gpu == "Other GPU"], "tf32"), summary([first, second], "tf32")
+    assert (one.left, one.with_left, both.left, both.with_left) == (1, pytest.approx(1.0), 1, pytest.approx(2.0))
+    assert "1.000× if PyTorch computes the cell in which it is faster." in text.means(one)[0]
 
 
 @pytest.fixture
