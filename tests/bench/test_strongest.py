@@ -31,7 +31,8 @@ def asked(root: Path, *more: Trial, ours: Trial | None = None, **plan) -> Sessio
 
 def test_times_of_two_gpus_are_in_two_tables_and_a_cell_left_to_pytorch_counts_as_one(tmp_path: Path) -> None:
     other = replace(trial("kb74", "forward", "mma", 1.0, "tf32").device, name="Other GPU")
-    slower = [replace(t, device=other) for t in (*pytorch("kb74", "forward", 2.0, 4.0), trial("kb74", "forward", "mma", 4.0, "tf32"))]
+    slower = [replace(t, device=other) for t in (*pytorch("kb74", "forward", 2.0, 4.0),
+                                                 trial("kb74", "forward", "mma", 4.0, "tf32"))]
     first, second = cells_of([recorded(tmp_path, slower, name="other", **CELL), asked(tmp_path)])
     assert {(c.gpu, round(c.ratio or 0, 6)) for c in (first, second)} == {("Other GPU", 0.5), ("NVIDIA H200", 4.0)}
     assert len(groups_of([first, second])) == 2 and markdown.long([first, second]).count("\n### ") == 1
