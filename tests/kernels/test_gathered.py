@@ -74,7 +74,7 @@ def test_a_changed_copy(file: str, old: str, new: str, shown: int | None, tmp_pa
 
 
 @pytest.mark.parametrize(("file", "old", "new", "shown"), [
-    *(pytest.param("sums.cuh", *one, None, marks=pytest.mark.long) for one in (
+    *(pytest.param(CU, *one, None, marks=pytest.mark.long) for one in (
         ("BLOCKS = 264", "BLOCKS = 100000"), ("BLOCKS = 264", "BLOCKS = 1"),   # never split
         ("shares >= 16", "shares >= 2"))),
     (CU, "return aligned ? gathered_along<P, 4>", "return false ? gathered_along<P, 4>", None),
