@@ -118,7 +118,7 @@ def all_shots(made: dict[str, str], folder: Path) -> list[Shot]:
         Shot("inspect-right", inspect), Shot("inspect-wrong", f"inspect?inspect_session=edited&trial={made['wrong']}"),
         Shot("inspect-edit", f"inspect?inspect_session=edited&trial={made['wrong']}&view=Edit"),
         Shot("inspect-diff", f"inspect?inspect_session=edited&trial={made['wrong']}&view=Diff&diff={made['right']}"),
-        Shot("inspect-ladder", f"{inspect}&view=Ladder"), Shot("inspect-asm", f"{inspect}&view=Machine+code"),
+        Shot("inspect-ladder", f"{inspect}&view=Ladder"), Shot("inspect-asm", f"{inspect}&view=Machine+code", listed),
         Shot("compare-pytorch", f"compare?compare_a={h200}"),
         Shot("compare-sessions", f"compare?compare_a={strong}&against=session+B&compare_b={h200}"),
         Shot("compare-pins", f"compare?compare_a={h200}&trials={','.join(pins)}"),
@@ -140,6 +140,11 @@ def recorded_best(session: str) -> list[str]:
     ours = sorted((t for t in found if t.kind == "candidate"), key=lambda t: t.kernel_median_ms)
     baseline = report.best_baseline(found, ours[0])
     return [ours[0].trial_id, *([baseline.trial_id] if baseline else []), *(t.trial_id for t in ours[:3])]
+
+
+def listed(page: Any) -> None:
+    """Until the compiler has answered."""
+    page.get_by_test_id("stDataFrame").wait_for(timeout=120_000)
 
 
 def check(page: Any) -> None:
@@ -178,6 +183,7 @@ def take(shots: list[Shot], out: Path, *, width: int, theme: str) -> Iterator[st
                 shot.before(page)
                 settled(page)
                 high = page.get_by_test_id("stMain").evaluate("main => main.scrollHeight")
+                page.mouse.move(0, 0)  # no help of what was clicked
                 page.set_viewport_size({"width": width, "height": max(FIRST_SCREEN, min(high, MOST_HIGH))})
                 settled(page)
                 page.screenshot(path=out / f"{name}.png")

@@ -66,9 +66,12 @@ def test_run_inspect_export_download(page, tmp_path):
         assert archive.read(trials).decode().count('"status":"OK"') >= 3
 
     page.get_by_role("link", name="Inspect").click()
-    code = page.locator('[data-testid="stCode"]').first
-    code.wait_for()
-    assert "__global__" in code.inner_text()
+    source = page.locator(".kwed")
+    source.locator(".jump option", has_text="kernel ").first.wait_for(state="attached")
+    assert "__global__" in source.locator(".colours").inner_text(), "it opens at the kernel"
+    assert source.locator("textarea").get_attribute("readonly") is not None and source.locator(".run").is_hidden()
+    source.locator(".find").fill("ceil_div")
+    assert source.locator(".count").inner_text().startswith("1 of ")
     page.get_by_text("Resources", exact=False).first.wait_for()
 
     page.get_by_role("link", name="Export").click()
@@ -139,6 +142,11 @@ def test_the_keyboard_runs_stops_steps_and_searches_and_leaves_text_alone(waitin
     page.keyboard.press("k")
     page.wait_for_function("before => location.search === before", arg=address)
     assert candidate.input_value() == first and page.get_by_role("button", name="Previous", exact=True).is_disabled()
+    page.keyboard.press("/")
+    assert focused() == "Search", "that of the source"
+    page.goto(f"{base}inspect?inspect_session={recorded.stem}&view=Build+log")
+    candidate.wait_for()
+    page.locator('[data-test-script-state="notRunning"]').wait_for()
     page.keyboard.press("/")
     assert focused() == "Session"
     page.goto(f"{base}inspect?inspect_session={recorded.stem}&view=Edit")

@@ -53,10 +53,26 @@ def test_a_failure_that_names_a_line_shows_it(page: AppTest) -> None:
     from workbench.faces.ui.check_page import _row
     file = "\n".join(f"line {n} of it" for n in range(1, 30))
     failed = Question("builds", "Does it build?", Answer.FAILED, "No: expected ';' in line 19.", "Correct line 19.")
-    assert "<b class=wrongline>>    19  line 19 of it</b>" in _row(failed, file)[2] and "line 16 of it" in _row(failed, file)[2]
-    assert "wrongline" not in _row(Question("builds", "Does it build?", Answer.PASSED, "Yes, see line 19."), file)[2]
+    seen = _row(failed, text=file)[2]
+    assert "<b class=wrongline>>    19  line 19 of it</b>" in seen and "line 16 of it" in seen
+    assert "wrongline" not in _row(Question("builds", "Does it build?", Answer.PASSED, "Yes, see line 19."), text=file)[2]
     editor = page.text_area(key="check_text")
     assert editor in page.main.text_area and not page.sidebar.text_area, "it is as wide as the page"
+
+
+def test_questions_that_were_skipped_for_one_reason_are_one_row() -> None:
+    from workbench.core.answers import Answer, CheckReport, Question
+    from workbench.drive.checking.check_text import report_text
+    from workbench.faces.ui.check_page import _row
+    skipped = [Question(k, f"Right for {k}?", Answer.SKIPPED, "Not asked: it is wrong already.") for k in ("a", "b")]
+    other = Question("c", "How fast?", Answer.SKIPPED, "A wrong module is not timed.")
+    passed = [Question(k, f"Is it {k}?", Answer.PASSED, "Yes.") for k in ("d", "e")]
+    report = CheckReport("model_new.py", "problem.py", "cpu", (*passed, *skipped, other))
+    assert report.rows == [skipped, [other], [passed[0]], [passed[1]]]
+    assert "2 questions" in _row(*skipped)[1] and "Right for a? Right for b?" in _row(*skipped)[2]
+    lines = report_text(report).splitlines()
+    at = next(n for n, line in enumerate(lines) if "2 questions" in line)
+    assert [line.strip() for line in lines[at + 1:at + 3]] == ["Not asked: it is wrong already.", "Right for a? Right for b?"]
 
 
 def test_answers_are_there_while_the_check_goes_on_and_stay_when_it_is_stopped(page: AppTest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
@@ -13,7 +14,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.shared import require
-from workbench.core import source_parts
 from workbench.core.check_parts import LooksLike
 from workbench.core.env import find_toolchain
 from workbench.core.presets import preset
@@ -107,12 +107,18 @@ def test_the_source_is_shown_by_file_and_an_error_with_its_lines(tmp_path, monke
     at.run()
     box = next(s for s in at.selectbox if s.label == "File")
     assert box.value == "forward/naive_gather.cu" and list(box.options)[0] == "contract/a.cuh"
-    assert at.code[0].value == own, "each line at its own number"
-    text = unescape("\n".join(element.body for element in at.get("html")))
-    assert "forward/naive_gather.cu, line 3" in text and "<b class=wrongline>>     3  int b = smem_w;</b>" in text
-    assert source_parts.kernel_line(at.code[0].value) == 1, "the comment above a kernel belongs to it"
+    shown = reader(at)
+    assert shown["text"] == own, "each line at its own number"
+    assert shown["read"] and shown["marks"] == [{"line": 3, "text": one.headline}]
+    assert shown["line"] == 1, "the comment above a kernel belongs to it"
     box.select("all, as it was compiled").run()
-    assert "int a;" in at.code[0].value
+    assert "int a;" in reader(at)["text"] and not reader(at)["marks"]
+
+
+def reader(at: AppTest) -> dict:
+    """What the source's component was given."""
+    found = next(e.proto for e in at.get("bidi_component") if e.proto.component_name == "kernel_workbench_editor")
+    return json.loads(found.json)
 
 
 def test_what_differs_from_another_config_is_shown_and_a_layer_is_chosen_first(tmp_path, monkeypatch) -> None:

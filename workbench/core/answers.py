@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from itertools import groupby
 from typing import Any
 
 from .check_parts import DirectionTimes, KernelBench, KernelBenchValues, Log, LooksLike, Phase, SmallestCase
@@ -79,6 +80,13 @@ class CheckReport:
         """Failed first, then skipped, warned, passed, notes; each in the order asked."""
         order = list(Answer)
         return sorted(self.questions, key=lambda q: order.index(q.answer))
+
+    @property
+    def rows(self) -> list[list[Question]]:
+        """`ordered`; neighbours that were skipped for the same reason are one row."""
+        def row(q: Question) -> tuple[str, str]:
+            return (q.seen, q.advice) if q.answer is Answer.SKIPPED else (q.key, q.question)
+        return [list(alike) for _, alike in groupby(self.ordered, key=row)]
 
     @property
     def failed(self) -> list[Question]:

@@ -19,10 +19,12 @@ def report_text(report: CheckReport) -> str:
     """Verdict first, then the questions, failed first; then what explains a failure."""
     lines = [f"{report.badge}  {report.headline}", *_wrapped(report.evidence, "  ")]
     lines.append("")
-    for q in report.ordered:
+    for q, *alike in report.rows:
         status = f" [{q.status}]" if q.status and q.answer is Answer.FAILED else ""
-        lines.append(f"{_MARKS[q.answer]} {q.answer:<8}{q.question}{status}")
+        asked = f"{1 + len(alike)} questions" if alike else q.question
+        lines.append(f"{_MARKS[q.answer]} {q.answer:<8}{asked}{status}")
         lines += _wrapped(q.seen, "            ")
+        lines += _wrapped(" ".join(one.question for one in (q, *alike)), "            ") if alike else []
         if q.advice and q.answer in (Answer.FAILED, Answer.WARNED, Answer.SKIPPED):
             lines += _wrapped(f"-> {q.advice}", "            ")
         if q.answer is Answer.FAILED and q.detail.log_path:

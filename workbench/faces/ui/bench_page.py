@@ -179,13 +179,13 @@ def _table(shown: Sequence[Cell], group: Group) -> None:
         column_config={
             "layer": column.TextColumn(width=140), "direction": column.TextColumn(width=84),
             "limited by": column.TextColumn(width=76, help=_LIMIT_HELP),
-            "ratio": column.NumberColumn(width=60, format="%.3g×", help="PyTorch's time over ours; PyTorch is the fastest mode "
+            "ratio": column.NumberColumn(width=60, format="%.2f×", help="PyTorch's time over ours; PyTorch is the fastest mode "
                                          "of nn.ConvTranspose of the same or a stricter precision"),
             "95 % interval": column.TextColumn(width=94), "verdict": results.chips("verdict", _VERDICTS, 92),
             "ms": column.NumberColumn(width=64, format="%.3g", help="Median of kernel_ms with a cold L2: only the kernels, "
                                       "with allocated outputs"),
             "PyTorch, ms": column.NumberColumn(width=78, format="%.3g"), "PyTorch": column.TextColumn(width=150),
-            "strongest": column.NumberColumn(width=70, format="%.3g×", help="The time of the strongest formulation in PyTorch "
+            "strongest": column.NumberColumn(width=70, format="%.2f×", help="The time of the strongest formulation in PyTorch "
                                              "over ours; – where other formulations were not measured"),
             "strongest is": column.TextColumn(width=170),
             "of floor": column.ProgressColumn(width=80, format="%d %%", min_value=0, max_value=100, color="primary",

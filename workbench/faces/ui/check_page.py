@@ -242,13 +242,14 @@ def _live_line(check: Check) -> None:
 
 
 def _questions(report: CheckReport, text: str) -> str:
-    return theme.table(("answer", "question", "what was seen"), [_row(q, text) for q in report.ordered]) + (
+    return theme.table(("answer", "question", "what was seen"), [_row(*alike, text=text) for alike in report.rows]) + (
         f'<div class="foot" style="margin-top:6px">Against {escape(report.against)}, on {escape(report.device)}, '
         f'seed {report.seed}, {report.seconds:.0f} s; {escape(report.confined.sentence)}. Not asked: {NOT_ASKED}.</div>')
 
 
-def _row(q: Question, text: str = "") -> tuple[str, str, str]:
-    """`text`: the file, of which a failure may name a line; it is shown with its neighbours."""
+def _row(q: Question, *alike: Question, text: str = "") -> tuple[str, str, str]:
+    """`alike`: skipped for the same reason. `text`: the file, of which a failure may name a line; it is shown with its
+    neighbours."""
     word = _WORDS.get(q.answer, str(q.answer))
     status = f'<div class="foot mono">{escape(q.status)}</div>' if q.answer is Answer.FAILED and q.status else ""
     advice = f'<div class="mute">{escape(q.advice)}</div>' if q.advice and q.answer is not Answer.PASSED else ""
@@ -256,7 +257,9 @@ def _row(q: Question, text: str = "") -> tuple[str, str, str]:
     log = f"<pre>{escape(log)}</pre>" if log else ""
     named = re.search(r"\bline (\d+)\b", f"{q.seen} {q.advice}") if q.answer is Answer.FAILED else None
     lines = theme.excerpt(text, int(named[1]), name="The file") if named else ""
-    return theme.badge(word), f"<b>{escape(q.question)}</b>{status}", f"{escape(q.seen)}{advice}{lines}{log}"
+    asked = f"{1 + len(alike)} questions" if alike else q.question
+    names = f'<div class="foot">{escape(" ".join(one.question for one in (q, *alike)))}</div>' if alike else ""
+    return theme.badge(word), f"<b>{escape(asked)}</b>{status}", f"{escape(q.seen)}{names}{advice}{lines}{log}"
 
 
 def _buttons(report: CheckReport) -> None:

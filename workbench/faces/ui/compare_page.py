@@ -210,7 +210,7 @@ def _picker(name_a: str, pins: dict[_Ref, Trial], directions: Sequence[str], lay
                 "layer": column.TextColumn(width=150), "direction": column.TextColumn(width=84),
                 "name": column.TextColumn(width=180), "precision": column.TextColumn(width=62),
                 "median, ms": column.NumberColumn(width=76, format="%.4g", help="Median in ms; ModelNew: module_ms"),
-                "vs PyTorch": column.NumberColumn(width=74, format="%.3g×", help="Time of the best PyTorch over this time"),
+                "vs PyTorch": column.NumberColumn(width=74, format="%.2f×", help="Time of the best PyTorch over this time"),
                 "of limit": column.NumberColumn(width=64, format="%d %%", help="Floor over this time"),
                 "config": column.TextColumn(width=260), "ref": None})
         rows = [r for r in (event["selection"]["rows"] if event else []) if r < len(table)]
@@ -341,7 +341,7 @@ def _table(pairs: list[report.Pair], against: str) -> list[report.Pair]:
         column_config={
             "verdict": results.chips("verdict", _VERDICTS, 94), "layer": column.TextColumn(width=150),
             "direction": column.TextColumn(width=84),
-            "B / A": column.NumberColumn(width=64, format="%.3g×", help=_SHOW_RATIO),
+            "B / A": column.NumberColumn(width=64, format="%.2f×", help=_SHOW_RATIO),
             "A": column.TextColumn(width=168), "B": column.TextColumn(width=168), **milliseconds,
             "95 % interval": column.TextColumn(width=96, help="The 95 % bootstrap interval of B / A"),
             "of floor": column.NumberColumn(width=64, format="%d %%", help="Floor (shortest time that the GPU allows) divided "

@@ -1,5 +1,6 @@
 // The editor of the page Inspect: a textarea over its own coloured text, with line numbers, search, jumps and marks on lines.
-// It asks nobody for anything: no other script, no request. Text goes to Python only when somebody runs it.
+// It asks nobody for anything: no other script, no request. Text goes to Python only when somebody runs it. With
+// `data.read` it only shows its text.
 const LINE = 18;             // px, as in the style sheet
 const AROUND = 40;           // lines above and below those in sight that are coloured
 const MOST_HITS = 400;
@@ -13,7 +14,7 @@ export default function (component) {
   const [text, colours, numbers, marks, code, body] = ['textarea', '.colours', '.numbers', '.marks', '.code', '.body'].map(at);
   const [find, count, jump, said, errors, run, revert] = ['.find', '.count', '.jump', '.said', '.errors', '.run', '.revert'].map(at);
   const draft = `kernel workbench edit ${data.key}`;
-  const stored = () => { try { return sessionStorage.getItem(draft); } catch { return null; } };
+  const stored = () => { if (data.read) return null; try { return sessionStorage.getItem(draft); } catch { return null; } };
   const store = value => {
     try { value === data.text ? sessionStorage.removeItem(draft) : sessionStorage.setItem(draft, value); } catch { /* full */ }
   };
@@ -84,7 +85,7 @@ export default function (component) {
     }));
     said.textContent = edit ? `Edited: ${edit.now <= edit.head + 1 ? `line ${edit.head + 1}` : `lines ${edit.head + 1} to ${edit.now}`}`
       : data.note;
-    run.disabled = data.busy || !data.runnable && !edit;
+    run.disabled = data.read || data.busy || !data.runnable && !edit;
     revert.disabled = !edit;
     places();
   }
@@ -105,6 +106,7 @@ export default function (component) {
     const key = JSON.stringify(found);
     if (jump.dataset.key === key) return;
     jump.dataset.key = key;
+    jump.hidden = !found.length;
     jump.replaceChildren(new Option('Jump to', ''), ...found.map(([line, name]) => new Option(`${name}, line ${line}`, line)));
   }
 
@@ -144,7 +146,7 @@ export default function (component) {
   };
   text.oninput = () => { store(text.value); hits = []; hit = -1; count.textContent = ''; draw(); };
   text.onkeydown = event => {
-    if (event.key === 'Tab' && !root.dataset.leave) {
+    if (event.key === 'Tab' && !root.dataset.leave && !data.read) {
       event.preventDefault();
       document.execCommand('insertText', false, '  ');
     }
@@ -167,7 +169,9 @@ export default function (component) {
   run.onclick = start;
   revert.onclick = () => { text.value = data.text; store(data.text); draw(); text.focus({preventScroll: true}); };
 
-  run.textContent = data.label;
+  run.textContent = data.label ?? '';
+  run.hidden = revert.hidden = text.readOnly = !!data.read;
+  text.title = data.read ? 'Ctrl-F searches.' : 'Ctrl-Enter runs. Ctrl-F searches. Escape, then Tab, leaves the text.';
   text.setAttribute('aria-label', data.title);
   if (root.dataset.key !== data.key || root.kwText !== data.text) {   // another text, not a drawing of the same once more
     root.dataset.key = data.key;

@@ -26,7 +26,7 @@ _ASM, _PROFILE = "Machine code", "Profile"
 _DIFF = "Diff"
 _EDIT, _LADDER = "Edit", "Ladder"
 _WIDE = (_EDIT, _DIFF, _LADDER)  # over the whole page, with the numbers below
-_VIEWS = ("Source", _EDIT, _DIFF, _LADDER, _ASM, _PROFILE, "Template", "Build log")
+_VIEWS = ("Source", _EDIT, _DIFF, _LADDER, _ASM, _PROFILE, "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
 KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "inspect_view", "part ", "asm ", "profile ", "diff ",
@@ -218,21 +218,22 @@ def _text(view: str, trial: Trial, session: Session, everything: list[Trial]) ->
     if view == _PROFILE:
         theme.html(f'<span class="foot">{escape(trial.name)} has no kernel of its own. Open one of the candidates.</span>')
         return
-    blob = {_ASM: "source", "Source": "source", "Template": "template", "Build log": "log"}[view]
+    blob = "log" if view == "Build log" else "source"
     if blob not in trial.blobs:
         theme.html(f'<span class="foot">This trial has no {view.lower()}: {escape(trial.headline)}</span>')
         return
     try:
-        text = source_of(trial, session) if blob == "source" else session.blob(trial.blobs[blob]).decode("utf-8", "replace")
+        text = source_of(trial, session) if blob == "source" else session.blob(trial.blobs["log"]).decode("utf-8", "replace")
     except BadRequest as error:
         theme.html(f'<div class="wrong">{escape(str(error))}</div>')
         return
     if view == "Build log":
         st.code(text or "The compiler printed nothing.", language=None, line_numbers=True, height=560, wrap_lines=True)
         return
-    if view == "Source" and trial.kind == "candidate":
-        text = _part(text, trial)
-    st.code(text, language="python" if trial.kind == "module" else "cpp", line_numbers=True, height=560)
+    if trial.kind == "module":
+        st.code(text, language="python", line_numbers=True, height=560)
+    else:
+        _source(text, trial)
 
 
 def _view_of_two(view: str, trial: Trial, session: Session, everything: list[Trial]) -> None:
@@ -246,19 +247,18 @@ def _view_of_two(view: str, trial: Trial, session: Session, everything: list[Tri
         source_view.ladder(trial, everything)
 
 
-def _part(source: str, trial: Trial) -> str:
-    """One file of the translation unit, at first the variant's own, with the lines that an error names above it."""
+def _source(source: str, trial: Trial) -> None:
+    """One file of the translation unit, at first the one that an error names or the variant's own."""
     there = source_parts.parts(source)
-    names = [*there, _WHOLE]
-    address.seed(f"part {trial.trial_id}", names, source_parts.own_part(list(there), trial.name), name="file")
+    names, place = [*there, _WHOLE], source_parts.error_place(trial.headline, list(there))
+    usual = place[0] if place else source_parts.own_part(list(there), trial.name)
+    address.seed(f"part {trial.trial_id}", names, usual, name="file")
     name = st.selectbox("File", names, key=f"part {trial.trial_id}", persist_state="session",
                         help="The files that the translation unit was made of. An error names a line of one of them.")
-    address.note("file", name, source_parts.own_part(list(there), trial.name))
-    if place := source_parts.error_place(trial.headline, list(there)):
-        theme.html(theme.excerpt(there[place[0]], place[1], name=place[0]))
-    elif name != _WHOLE and (line := source_parts.kernel_line(there[name])) > 1:
-        theme.html(f'<span class="foot">Its kernel begins in line {line}.</span>')
-    return source if name == _WHOLE else there[name]
+    address.note("file", name, usual)
+    marks = [(place[1], trial.headline)] if place and place[0] == name else []
+    text = source if name == _WHOLE else there[name]
+    source_view.read(text, f"{trial.trial_id} {name}", title=f"Source: {name}", marks=marks)
 
 
 def _resources(trial: Trial) -> str:

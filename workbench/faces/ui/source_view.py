@@ -1,4 +1,4 @@
-"""Inspect's views of two texts: the editor, whose Run makes a fork, the diff of any two, and the ladder of variants."""
+"""Inspect's views of texts: to be read, the editor, whose Run makes a fork, the diff of any two, the ladder of variants."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ _BOX = st.components.v2.component(
 <button type=button class=next aria-label="Next match">↓</button><span class=count aria-live=polite></span>
 <span class=said aria-live=polite></span></div>
 <div class=body><div class=numbers aria-hidden=true><pre></pre></div><div class=code><div class=marks aria-hidden=true></div>
-<pre class=colours aria-hidden=true></pre><textarea spellcheck=false autocapitalize=off autocomplete=off
-title="Ctrl-Enter runs. Ctrl-F searches. Escape, then Tab, leaves the text."></textarea></div></div>
+<pre class=colours aria-hidden=true></pre><textarea spellcheck=false autocapitalize=off autocomplete=off></textarea></div></div>
 <div class=errors role=status></div></div>""",
     css="""
 .kwed{font-size:13px;color:var(--ink)}
@@ -101,6 +100,14 @@ def strip(trial: Trial, session: Session, *, editing: bool) -> bool:
     elif editing and refused:
         theme.html(theme.strip("BAD INPUT", refused[1], "Nothing was run. Your text is kept below."))
     return run is not None or bool(editing and refused)
+
+
+def read(text: str, key: str, *, title: str, marks: list[tuple[int, str]]) -> None:
+    """A text that is only read: it opens at its kernel or its first mark, a line and what is said of it."""
+    with st.container(key="reader"):
+        _BOX(key=f"reader {key}", height="content", data={
+            "key": key, "text": text, "marks": [{"line": line, "text": said} for line, said in marks], "note": "", "read": True,
+            "line": source_parts.kernel_line(text), "title": title})
 
 
 def edit(trial: Trial, session: Session) -> None:
