@@ -153,7 +153,7 @@ def test_a_model_is_patched_and_its_file_downloaded(page, tmp_path):
 
 def test_a_wrong_link_says_so(page):
     for path, sentence in (("/?session=gone", "The session 'gone' in the link was not found."),
-                           ("/?device=cuda:7", "The device 'cuda:7' in the link was not found."),
+                           ("/?device=cuda:7", "This machine has no cuda:7; Run uses cpu."),
                            ("/inspect?inspect_session=gone&trial=zzzz", "The session 'gone' in the link was not found."),
                            ("/compare?compare_a=gone", "The session 'gone' in the link was not found."),
                            ("/check?check=zzzz", "The report 'zzzz' in the link was not found.")):

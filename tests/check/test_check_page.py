@@ -46,6 +46,10 @@ def test_the_wrong_sample_is_checked_and_its_mistake_named(page: AppTest) -> Non
     assert "The smallest case that still fails" in text and "KernelBench, 1e-4" in text
     assert "NOT TIMED" in text
     assert "Against KernelBench #74 (small)" in text and "at the small size, which is not KernelBench's own" in unescape(text)
+    assert "CHANGED" not in text
+    page.text_area(key="check_text").set_value(page.text_area(key="check_text").value + "\n# edited").run()
+    page.number_input(key="check_memory").set_value(8).run()
+    assert "Changed since: the file, the memory limit. Press Check to do it again." in said(page)
 
 
 def test_a_failure_that_names_a_line_shows_it(page: AppTest) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -120,7 +122,6 @@ def test_the_self_test_shows_its_progress_and_is_cancelled_where_it_was_started(
 
 @pytest.mark.parametrize(("page", "asked", "sentence", "box"), [
     ("", {"session": "gone"}, "The session 'gone' in the link was not found.", "session"),
-    ("", {"device": "cuda:7"}, "The device 'cuda:7' in the link was not found.", "device"),
     ("inspect", {"inspect_session": "gone"}, "The session 'gone' in the link was not found.", "inspect_session"),
     ("inspect", {"inspect_session": "here", "trial": "zzzz"}, "The trial 'zzzz' in the link was not found.",
      "inspect_trial"),
@@ -143,13 +144,46 @@ def test_a_link_to_what_is_not_here_says_so_and_offers_what_there_is(sessions, p
             assert "4.29" not in said(at) and "Resources" not in said(at), "nothing else is drawn in its place"
         at.run()
     chosen = Session(sessions / "here").trials()[-1].trial_id if box == "inspect_trial" else "there"
-    if box == "device":
-        at.selectbox(key=box).set_value("cpu")
-        at.selectbox(key="precision").set_value("tf32").run()
-        assert sentence in said(at), "another choice says nothing of the device"
-        return
     at.selectbox(key=box).set_value(chosen).run()
     assert not at.exception and "in the link was not found" not in said(at)
+
+
+def test_a_link_from_a_machine_with_a_gpu_shows_the_same_on_one_without(sessions):
+    session = Session.create(sessions, "here")
+    for one in (trial("mine", 1.0), trial("mine", 7.5, device=CPU)):
+        session.append(one)
+    at = tab(preset="kb74", size="full", session="here", device="cuda:7")
+    for _ in range(2):
+        assert not at.exception and "RECORDED on NVIDIA H200" in said(at) and "EMULATED" not in said(at)
+        assert "in the link" not in said(at)
+        at.selectbox(key="precision").set_value("tf32x3").run()  # another choice says nothing of the device
+    at.selectbox(key="device").set_value("cpu")
+    at.session_state["missing device"] = ""
+    assert "EMULATED" in said(at.run()), "the emulator's own, once it was chosen"
+    empty = tab(preset="kb79", device="cuda:7")
+    assert "This machine has no cuda:7; Run uses cpu." in said(empty)
+    assert "The device 'tpu' in the link is not known." in said(tab(preset="kb79", device="tpu"))
+
+
+def test_results_fade_where_a_field_is_wrong(sessions):
+    session = Session.create(sessions, "here")
+    session.append(trial("mine", 1.0, device=CPU))
+    at = tab(preset="kb74", size="full", session="here", device="cpu")
+    assert not [k for k in keys_of(at) if k.startswith("faded")]
+    at.text_input(key="stride").set_value("0").run()
+    assert {"faded", "faded results", "faded table"} <= set(keys_of(at))
+
+
+def keys_of(at: AppTest) -> list[str]:
+    """The keys of the containers."""
+    return [block.proto.id.rpartition("-")[2] for block in _blocks(at.main) if getattr(block.proto, "id", "")]
+
+
+def _blocks(node: object) -> Iterator[Any]:
+    for child in getattr(node, "children", {}).values():
+        if hasattr(child, "children"):
+            yield child
+            yield from _blocks(child)
 
 
 def test_a_reload_with_a_wrong_value_draws_no_other_layer(sessions):

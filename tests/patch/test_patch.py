@@ -212,6 +212,9 @@ def test_the_page_patches_a_model() -> None:
         page.run()
     assert "UNet3d: 1 of 1 layer is patched; emulated: not timed." in said()
     assert "ConvTranspose3d(8, 4, 2, stride=2), 1 × 8 × 2 × 2 × 3 float32" in said()
+    assert "CHANGED" not in said()
+    page.selectbox(key="model_autocast").select("bfloat16").run()
+    assert "Changed since: autocast. Press Patch to do it again." in said()
 
 
 def test_a_request_with_an_unknown_word_is_refused() -> None:

@@ -177,7 +177,8 @@ def sentence(kernel: Kernel) -> str:
     spills = sum(i.kind in ("LDL", "STL") or i.kind.startswith(("LDL.", "STL.")) for i in kernel.code)
     local = "no local memory" if not spills else f"{spills} access{'es' if spills > 1 else ''} to local memory in the kernel"
     most = kernel.most_live
-    live = f" At most {most.live} registers are in use." if most else ""
+    where = f", at {most.file}:{most.line}" if most and most.file else ""
+    live = f" At most {most.live} registers are in use{where}." if most else ""
     if loop is None:
         counts = Counter(i.kind for i in kernel.code if i.kind)
         return f"There is no loop. The kernel issues {_listed(counts)}, {local}.{live}"

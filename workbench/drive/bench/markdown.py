@@ -104,7 +104,7 @@ def origin(cells: Sequence[Cell]) -> str:
     sessions = sorted({c.session for c in cells if c.best})
     gpus = dict.fromkeys(c.best.device.name for c in cells if c.best)
     sizes = dict.fromkeys(c.name.size for c in cells)
-    emulated = " These times are emulated: they say nothing about a GPU." if any(c.emulated for c in cells) else ""
+    emulated = " These times are emulated: they do not predict a GPU." if any(c.emulated for c in cells) else ""
     return (f"Measured on {', '.join(gpus) or 'no device yet'}, {'/'.join(sizes)} size, `kernel_ms` (median, cold L2), "
             f"PyTorch in the same session ({', '.join(f'`{s}`' for s in sessions)}).{_held_down(cells)}{emulated}")
 

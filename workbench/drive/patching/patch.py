@@ -237,7 +237,7 @@ def _tune(workload: Workload, request: PatchRequest, runner: Runner, on_text: Ca
           stopped: threading.Event | None) -> None:
     """What it finds is kept in the local store, where `choose` finds it. Not again what was tuned here before."""
     if request.source.device == "cpu":
-        on_text("Nothing is tuned on the CPU: its times say nothing about a GPU.")
+        on_text("Nothing is tuned on the CPU: its times do not predict a GPU.")
         return
     arch = arch_of(request.source.device)
     left = [d for d in (DIRECTIONS if request.source.train else DIRECTIONS[:1]) if not tuned_here(workload, d, arch)]

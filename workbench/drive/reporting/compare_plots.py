@@ -20,7 +20,7 @@ from ...core.trial import Trial
 from ...core.verdict import SAME, UNSURE
 from ..sessions.files import samples_of
 from . import report
-from .plots import CATEGORIES, DARK, LIGHT, SYMBOLS, style
+from .plots import CATEGORIES, DARK, LIGHT, SYMBOLS, style, time_label
 
 # Marker and colour by direction; colour is never the only carrier.
 _MARKS = {FORWARD: ("circle", "#2F6FD0", "#6FA3F5"), GRAD_INPUT: ("diamond", "#E39A00", "#F0B23E"),
@@ -198,7 +198,7 @@ def samples_over_time(trials: Sequence[Trial], names: Sequence[str], *, mode: st
     figure.update_layout(showlegend=True, legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"})
     figure.update_xaxes(title_text="sample, in order taken")
     figure.update_yaxes(type="log", title_text="ms, log scale", range=[log10(lowest / 1.1), log10(highest * 1.1)],
-                        tickvals=steps, ticktext=[numbers.milliseconds(s) for s in steps])
+                        tickvals=steps, ticktext=list(map(time_label, steps)))
     return figure
 
 

@@ -142,12 +142,14 @@ def samples(values_ms: Sequence[float], *, median_ms: float, floor_ms: float | N
     for value, word, dash, width in ((median_ms, "median", "solid", 1), (floor_ms, "floor", "dot", 1.5)):
         if value:
             figure.add_hline(y=value, line={"color": colours["ink"], "width": width, "dash": dash})
-            figure.add_annotation(x=1, xref="paper", y=value, text=f"{word} {_label(value)}",
+            figure.add_annotation(x=1, xref="paper", y=value, text=f"{word} {time_label(value)}",
                                   showarrow=False, xanchor="right", yanchor="bottom",
                                   font={"size": 11, "color": colours["ink"]})
     style(figure, height=190, mode=mode, top=10)
     figure.update_xaxes(title_text="sample, in order taken")
-    figure.update_yaxes(title_text="ms", range=[0, 1.15 * max([*values_ms, floor_ms or 0])], nticks=5)
+    top = 1.15 * max([*values_ms, floor_ms or 0])
+    unit, ticks = time_axis(top)
+    figure.update_yaxes(title_text=unit, range=[0, top], **(ticks or {"nticks": 5}))
     return figure
 
 
@@ -293,7 +295,7 @@ def _best_pytorch(here: list[Trial]) -> Trial | None:
 
 
 def _bar(trial: Trial, timing: Timing, colour: str, ratio: float | None, limit: float | None) -> _Bar:
-    text = _label(timing.median_ms) + (f"  <b>{numbers.ratio(ratio)}</b>" if ratio else "")
+    text = time_label(timing.median_ms) + (f"  <b>{numbers.ratio(ratio)}</b>" if ratio else "")
     spread = numbers.spread(timing.spread)
     config = " ".join(f"{k}={v}" for k, v in trial.config.items()) if trial.kind == "candidate" else ""
     hover = (f"<b>{trial.name}</b> {trial.direction} {trial.precision}"
@@ -312,7 +314,7 @@ def _pytorch_bar(trial: Trial, timing: Timing, mode: str) -> _Bar:
     return _Bar(plain.timing, plain.colour, plain.text, plain.hover, plain.trial_id, hatched)
 
 
-def _label(ms: float) -> str:
+def time_label(ms: float) -> str:
     """A time under an axis that says ms; where that would be zeros, in µs with its unit."""
     return numbers.milliseconds(ms) if round(ms, 4) >= 0.01 else numbers.time(ms)
 
@@ -333,9 +335,9 @@ def _draw(panels: list[_Panel], rows: list[str], mode: str) -> go.Figure:
                                       xanchor="right", bgcolor=colours["bg"],
                                       font={"size": 11, "color": colours[colour]}, **at)
         _draw_lines(figure, panel, len(rows), colours, at)
-        tiny = panel.end < 0.01
-        figure.update_xaxes(title_text=panel.title.replace(" ms", " µs") if tiny else panel.title, range=[0, panel.end],
-                            **(_ticks(panel.end) if tiny else {"nticks": 6}), **at)
+        unit, ticks = time_axis(panel.end)
+        figure.update_xaxes(title_text=panel.title.replace(" ms", f" {unit}"), range=[0, panel.end], **(ticks or {"nticks": 6}),
+                            **at)
     style(figure, height=70 + 27 * max(1, len(rows)), mode=mode, top=40)
     figure.update_layout(bargap=0.3, barmode="overlay")
     figure.update_yaxes(tickmode="array", tickvals=list(place.values()), ticktext=list(place), showgrid=False,
@@ -387,13 +389,15 @@ def _draw_lines(figure: go.Figure, panel: _Panel, rows: int, colours: dict[str, 
             continue
         figure.add_shape(type="line", x0=ms, x1=ms, y0=-0.5, y1=rows - 0.5,
                          line={"color": colours[colour], "width": 1.5, "dash": dash}, **at)
-        figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {_label(ms)}", showarrow=False, yanchor="bottom",
+        figure.add_annotation(x=ms, y=rows - 0.5, text=f"{word} {time_label(ms)}", showarrow=False, yanchor="bottom",
                               xanchor="right" if ms > 0.6 * panel.end else "left", yshift=shift, borderpad=0,
                               font={"size": 11, "color": colours["ink" if word == "floor" else "mute"]}, **at)
 
 
-def _ticks(end_ms: float) -> dict[str, object]:
-    """An axis that ends below 0.01 ms is labelled in µs."""
+def time_axis(end_ms: float) -> tuple[str, dict[str, object]]:
+    """(unit, its ticks) of an axis from 0: in µs if it ends below 0.01 ms, else in ms with Plotly's own ticks."""
+    if end_ms >= 0.01:
+        return "ms", {}
     step = next(s * 10.0**e for e in range(-7, 1) for s in (1, 2, 5) if s * 10.0**e >= end_ms / 5)
     values = [step * i for i in range(6) if step * i <= end_ms]
-    return {"tickvals": values, "ticktext": [f"{1e3 * v:.3g}" for v in values]}
+    return "µs", {"tickvals": values, "ticktext": [f"{1e3 * v:.3g}" for v in values]}

@@ -18,7 +18,7 @@ from plotly.subplots import make_subplots
 
 from ...core import numbers
 from . import report
-from .plots import CATEGORIES, DARK, LIGHT, SYMBOLS, style
+from .plots import CATEGORIES, DARK, LIGHT, SYMBOLS, style, time_axis, time_label
 from .tune_points import Matter, Point, Tried, label, tunables
 
 TRIALS, TIME = "trials", "time"                    # what runs along the axis of the first figure
@@ -88,8 +88,9 @@ def progress(found: Tried, *, x: str = TRIALS, colour: str = VARIANT, chosen: It
         "orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0, "font": {"size": 11.5}, "itemsizing": "constant"})
     words = "time of the tune, s" if x == TIME else "trial"
     figure.update_xaxes(title_text=words, range=[-0.015 * end, 1.02 * end], rangemode="tozero")
-    figure.update_yaxes(title_text="median, ms" + (" on this CPU, kernels emulated" if found.emulated else ""),
-                        range=[0, 1.13 * top], nticks=7)
+    unit, ticks = time_axis(1.13 * top)
+    figure.update_yaxes(title_text=f"median, {unit}" + (" on this CPU, kernels emulated" if found.emulated else ""),
+                        range=[0, 1.13 * top], **(ticks or {"nticks": 7}))
     return figure
 
 
@@ -137,7 +138,7 @@ def steps(found: Sequence[Tried], *, mode: str = "light") -> go.Figure:
     if shown:
         times = [*(p.ms or 1.0 for p in shown), *(ms for _, ms, _ in levels if ms)]
         ticks = _log_ticks(times)
-        figure.update_yaxes(type="log", tickvals=ticks, ticktext=[numbers.milliseconds(t) for t in ticks],
+        figure.update_yaxes(type="log", tickvals=ticks, ticktext=list(map(time_label, ticks)),
                             range=[log10(0.9 * min(times)), log10(1.15 * max(times))])
     emulated = any(one.emulated for one in found)
     figure.update_yaxes(title_text="best so far, ms" + (" on this CPU, kernels emulated" if emulated else ""), row=1, col=1)
@@ -175,7 +176,7 @@ def slices(found: Tried, family: str, order: Sequence[Matter] = (), *, mode: str
                             range=[-0.5, len(values) - 0.5], **at)
     style(figure, height=70 + 190 * down, mode=mode, top=10)
     ticks = _log_ticks([p.ms or 1.0 for p in mine])
-    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[numbers.milliseconds(t) for t in ticks])
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=list(map(time_label, ticks)))
     for row in range(1, down + 1):
         figure.update_yaxes(title_text=_unit(found), row=row, col=1)
     return figure
@@ -250,7 +251,7 @@ def parallel(found: Tried, family: str, *, best_percent: int = 100, mode: str = 
                      "values": [where[p.trial.tunables[name]] + jitter.uniform(-0.05, 0.05) for p in lines]})
     ticks = _log_ticks([p.ms or 1.0 for p in lines])
     axes.append({"label": "median, ms", "values": [log10(p.ms or 1) for p in lines], "tickvals": [log10(t) for t in ticks],
-                 "ticktext": [numbers.milliseconds(t) for t in ticks]})
+                 "ticktext": list(map(time_label, ticks))})
     figure = go.Figure(go.Parcoords(
         dimensions=axes, labelfont={"size": 12, "color": colours["mute"]}, tickfont={"size": 11, "color": colours["ink"]},
         rangefont={"size": 1, "color": "rgba(0,0,0,0)"},

@@ -11,7 +11,7 @@ from ..sessions.session import Session
 from .space import Explained, Family, why_empty
 from .tune import TuneResult, Winner, described
 
-EMULATED = ("The device is the CPU, which emulates the kernels. These times say nothing about a GPU, so nothing is stored as "
+EMULATED = ("The device is the CPU, which emulates the kernels. These times do not predict a GPU, so nothing is stored as "
             "best known.")
 
 

@@ -275,7 +275,7 @@ def _said(shown: Sequence[Cell]) -> str:
             f"{high.name.direction}), the smallest {numbers.ratio(low.ratio)} ({_label(low)} {low.name.direction}).")
 
 
-@st.cache_resource(max_entries=16, show_spinner="reading the bench")
+@st.cache_resource(max_entries=16, show_spinner="Reading the bench", show_time=True)
 def _cells(known_by: _Known) -> list[Cell]:
     """The cells of these sessions; made again only when one of them has grown."""
     return cells_of([Session.open(Path(path)) for path, _, _ in known_by])

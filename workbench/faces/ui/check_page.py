@@ -17,13 +17,14 @@ from ...core.presets import PRESETS, SIZES, parse_preset
 from ...drive.checking import check_times
 from ...drive.checking.check import MOST_TEXT_BYTES, Check, CheckRequest, workload_reference
 from ...drive.checking.check_text import default_text, kernelbench_reason, kernelbench_rows, left_out, report_text
-from . import address, state, theme
+from . import address, source_view, state, theme
 
 OWN = "a file of my own"
 _MOST_KEPT = 20  # reports that have ended
 _MOST_MB = MOST_TEXT_BYTES >> 20
 _MOST_LOG = 6000  # characters; the report's file holds all
 _WORDS = {Answer.WARNED: "WARN"}
+_LINE = re.compile(r"\bline (\d+)\b")
 _SAMPLE = '''"""A wrong sample: taps are flipped, and the output has no gradient."""
 
 import torch
@@ -82,22 +83,47 @@ def _shown(check: Check | None) -> None:
         return
     report = check.report
     state.title(f"{report.badge}, Check")
-    with strip:
+    if changed := _changed(check.request):
+        theme.html(theme.changed(changed, "This report", "Check"))
+    with st.container(key="faded" if changed else None):
         passed = report.ran and not report.stopped
         theme.html(theme.strip("FAILED" if report.failed else "PASSED" if passed else "SKIPPED", report.headline,
                                report.evidence,
                                badge_text=report.badge))
-    grid = st.grid(2, min_column_width=470, gap="medium")
-    with grid.container():
-        theme.html(_questions(report, check.request.text))
-        _buttons(report)
-    with grid.container():
-        for card in (_smallest(report), _mistake(report), _kernelbench(report), _speed(report)):
-            if card:
-                with st.container(border=True):
-                    theme.html(card)
-    if report.times:
-        theme.html(_ladder(report))
+        grid = st.grid(2, min_column_width=470, gap="medium")
+        with grid.container():
+            theme.html(_questions(report, check.request.text))
+            _buttons(report)
+        with grid.container():
+            for card in (_smallest(report), _mistake(report), _kernelbench(report), _speed(report)):
+                if card:
+                    with st.container(border=True):
+                        theme.html(card)
+        if report.times:
+            theme.html(_ladder(report))
+        if marks := _marks(report):
+            theme.html(theme.heading(f"{check.request.name} as it was checked"))
+            source_view.read(check.request.text, str(st.session_state["check_id"]), title="The file as it was checked",
+                             marks=marks)
+
+
+def _changed(request: CheckRequest) -> list[str]:
+    """What the form says otherwise than the check that is shown."""
+    now = _asked()
+    if isinstance(now, str):  # such as no text: a reload finds the report, but not what was pasted
+        return []
+    pairs = (("the file", "text"), ("the reference", "reference"), ("the device", "device"), ("the size", "size"),
+             ("the time limit", "call_s"), ("the memory limit", "memory_gib"))
+    return [words for words, name in pairs if getattr(now, name) != getattr(request, name)]
+
+
+def _marks(report: CheckReport) -> list[tuple[int, str]]:
+    """The lines of the file that a failure names, and what it says."""
+    found = {}
+    for q in report.failed:
+        if named := _LINE.search(f"{q.seen} {q.advice}"):
+            found.setdefault(int(named[1]), q.seen)
+    return list(found.items())
 
 
 def _editor(*, uploaded: bool, done: bool) -> None:
@@ -253,9 +279,9 @@ def _row(q: Question, *alike: Question, text: str = "") -> tuple[str, str, str]:
     word = _WORDS.get(q.answer, str(q.answer))
     status = f'<div class="foot mono">{escape(q.status)}</div>' if q.answer is Answer.FAILED and q.status else ""
     advice = f'<div class="mute">{escape(q.advice)}</div>' if q.advice and q.answer is not Answer.PASSED else ""
-    log = (q.detail.log or "")[-_MOST_LOG:] if q.answer is Answer.FAILED else ""
+    log = theme.last_lines(q.detail.log or "", _MOST_LOG) if q.answer is Answer.FAILED else ""
     log = f"<pre>{escape(log)}</pre>" if log else ""
-    named = re.search(r"\bline (\d+)\b", f"{q.seen} {q.advice}") if q.answer is Answer.FAILED else None
+    named = _LINE.search(f"{q.seen} {q.advice}") if q.answer is Answer.FAILED else None
     lines = theme.excerpt(text, int(named[1]), name="The file") if named else ""
     asked = f"{1 + len(alike)} questions" if alike else q.question
     names = f'<div class="foot">{escape(" ".join(one.question for one in (q, *alike)))}</div>' if alike else ""

@@ -46,7 +46,8 @@ class _File:
     class_name: str
 
 
-KEYS = ("export_session", "export_workload", "export_class", "export_device", "export recipe ")  # the keys of the widgets here
+KEYS = ("export_session", "export_workload", "export_class", "export_device", "export recipe ",
+        "export form ")  # the keys of the widgets here
 
 
 def draw() -> None:
@@ -129,7 +130,11 @@ def _options(workload: Workload) -> tuple[str, Preset | None, str]:
     fitting = [p for p in PRESETS.values() if p.constructor and p.layer == workload.layer]
     forms: dict[str, Preset | None] = {p.label: p for p in fitting}
     forms[f"nn.ConvTranspose{workload.layer.dims}d"] = None
-    form = st.selectbox("Constructor as in", list(forms), key=f"export_form_{workload.layer}")
+    key = f"export form {workload.layer}"
+    if lost := address.seed(key, forms, next(iter(forms)), name="constructor"):
+        state.not_known("constructor", lost, f"The page shows {st.session_state[key]}.")
+    form = st.selectbox("Constructor as in", list(forms), key=key, persist_state="session")
+    address.note("constructor", form, next(iter(forms)))
     devices = list(state.device_names())
     if lost := address.seed("export_device", devices, devices[0], name="device"):
         state.not_known("device", lost, f"The page shows {devices[0]}.")
@@ -258,9 +263,12 @@ def _buttons(file: _File, device: str, proof: ModuleJudged | None, *, busy: bool
         st.download_button("Download", file.text, file_name=file.name, mime="text/x-python", on_click="ignore",
                            type="primary" if proved else "secondary", disabled=not proved,
                            help="Download the verified file" if proved else "Verify the file first")
-        st.button("Verify again" if proof else "Verify", type="secondary" if proved else "primary", key="prove",
-                  disabled=busy, on_click=_begin_proof, args=(file, device), shortcut=theme.RUN_KEY,
-                  help=f"Runs this exact file in a fresh process. Key: {theme.RUN_KEY}")
+        # No callback: a class name that was typed just before comes with the click, and it is this drawing that has read it.
+        if st.button("Verify again" if proof else "Verify", type="secondary" if proved else "primary", key="prove",
+                     disabled=busy, shortcut=theme.RUN_KEY,
+                     help=f"Runs this exact file in a fresh process. Key: {theme.RUN_KEY}"):
+            _begin_proof(file, device)
+            st.rerun()
 
 
 @st.fragment(run_every=0.5)

@@ -190,7 +190,7 @@ def _about(trial: Trial, everything: list[Trial], parent: Trial | None) -> None:
     parts.append(theme.heading("Where it ran") + f"{escape(trial.device.name)}, "
                  f"{escape(trial.device.arch)}<br><span class=mute>{escape(versions)}</span>")
     if trial.flags:
-        parts.append(theme.heading("Notes") + escape(", ".join(trial.flags)))
+        parts.append(theme.heading("Notes") + ", ".join(map(theme.meaning, trial.flags)))
     if trial.forked_from:
         told = f"<br>{escape(_name(parent))}" if parent else ""
         parts.append(theme.heading("Forked from") + f"<span class=mono>{escape(trial.forked_from)}</span>{told}")
@@ -326,7 +326,7 @@ def _plain(kernel: str) -> str:
 
 
 def _gauge(name: str, value: str, share: float, limit: str) -> tuple[str, ...]:
-    return (f"<span class=nw>{escape(name)}</span>", escape(value),
+    return (f"<span class=nw>{theme.meaning(name)}</span>", escape(value),
             f"<div class=bar><i style='width:{min(100, round(100 * share))}%'></i></div>",
             f"<span class='mute nw'>{escape(limit)}</span>")
 

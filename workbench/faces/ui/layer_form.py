@@ -51,6 +51,7 @@ class Choice:
     form: str
     effort: str
     modules: bool
+    linked: str = ""    # the GPU of a link, which this machine has not: results on a GPU are shown, Run takes `device`
 
     def floor_precision(self, dtype: str) -> str:
         """What the floor is of: the chosen precision, else the fastest of the dtype."""
@@ -221,20 +222,22 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
     if st.session_state.get("device") not in devices:
         asked = address.wants("device")
         st.session_state["device"] = asked if asked in devices else devices[0]
-        st.session_state["missing device"] = "" if asked in devices else asked
+        st.session_state["missing device"] = "" if asked in devices else asked[:60]
     precision = _precision(dtype, st.session_state["device"], variants, precision_slot, tuning=tuning)
     device = st.selectbox("Device", devices, key="device", format_func=state.device_label, persist_state="session",
                           on_change=_choose_device)
-    if missing := st.session_state.get("missing device"):
-        state.not_here("device", missing, [state.device_label(d) for d in devices])
+    if (missing := st.session_state.get("missing device")) and not _is_gpu(missing):
+        state.not_known("device", missing, f"The page shows {device}.")
     name = st.session_state["preset"]
     if name in PRESETS:
         st.segmented_control("Size", SIZES, key="size", required=True, width="stretch", on_change=_fill,
                              persist_state="session")
     session = _session(workload, device)
     _remember(name, device, dtype)
+    linked = "" if _linked(device) == device else _linked(device)
     if tuning:
-        return Choice(workload, problems, PRESETS.get(name), device, precision, session, (), FORMS[0], "", False)
+        return Choice(workload, problems, PRESETS.get(name), device, precision, session, (), FORMS[0], "", False,
+                      linked)
     with st.expander("Compile flags and effort"):
         st.session_state.setdefault("flags", address.wants("flags"))
         flags = st.text_input("compile flags", key="flags", placeholder="-O3 --use_fast_math", persist_state="session",
@@ -257,7 +260,7 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
                                 ("modules", "yes" if modules else "", "")):
         address.note(shown, value, usual)
     return Choice(workload, problems, PRESETS.get(name), device, precision, session, tuple(flags.split()), form, effort,
-                  modules)
+                  modules, linked)
 
 
 def _precision(dtype: str, device: str, variants: list[Variant], slot: DeltaGenerator, *, tuning: bool) -> str:
@@ -292,6 +295,10 @@ def _refused(flags: tuple[str, ...]) -> str:
     return refused_by_nvcc(find_toolchain(), flags) if flags else ""
 
 
+def _is_gpu(device: str) -> bool:
+    return re.fullmatch(r"cuda:\d+", device) is not None
+
+
 def _choose_device() -> None:
     st.session_state["missing device"] = ""
 
@@ -315,5 +322,11 @@ def _remember(preset: str, device: str, dtype: str) -> None:
     address.note("bias", st.session_state["bias"], bias)
     address.note("dtype", dtype, "float32")
     address.note("memory_format", st.session_state["memory_format"], "contiguous")
-    # A dead link stays in the address until a device is chosen.
-    address.note("device", st.session_state.get("missing device") or device, next(iter(state.device_names())))
+    # Always there: the first device of this machine need not be that of whoever opens the link.
+    address.note("device", _linked(device))
+
+
+def _linked(device: str) -> str:
+    """The GPU of the link while this machine has none of that number and no other device was chosen."""
+    missing = st.session_state.get("missing device") or ""
+    return missing if _is_gpu(missing) else device

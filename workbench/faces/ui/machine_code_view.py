@@ -63,8 +63,11 @@ def _listing(kernel: sass.Kernel, trial: Trial, session: Session) -> None:
     lines = dict.fromkeys(f"{i.file}:{i.line}" for i in kernel.code if i.file)
     count = {place: sum(f"{i.file}:{i.line}" == place for i in kernel.code) for place in lines} if len(lines) < 500 else {}
     options = [*([_MAIN] if kernel.main_loop else []), _ALL, *lines]
-    shown = st.selectbox("Instructions of", options, key=f"asm part {trial.trial_id} {kernel.name}", format_func=lambda o: (
+    key = f"asm part {trial.trial_id} {kernel.name}"
+    address.seed(key, options, options[0], name="instructions")
+    shown = st.selectbox("Instructions of", options, key=key, persist_state="session", format_func=lambda o: (
         f"{o}, {count[o]} instructions" if o in count else o), help="The main loop, all, or those of one source line")
+    address.note("instructions", shown, options[0])
     code = kernel.main_loop.own if shown == _MAIN and kernel.main_loop else [
         i for i in kernel.code if shown == _ALL or f"{i.file}:{i.line}" == shown]
     column = st.column_config

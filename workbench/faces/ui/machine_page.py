@@ -43,7 +43,7 @@ def draw() -> None:
         theme.html(_ceilings(state.device_names()[device]))
         if st.button("Measure the ceilings", disabled=bool(state.active_runs()), help="About 5 s; uses the GPU"):
             waits = st.empty()
-            with st.spinner("measuring"):
+            with st.spinner("Measures reads, writes, copies and multiply-adds", show_time=True):
                 state.runner().measure_ceilings(device, waits.text)
             st.rerun()
     theme.html(_recorded_ceilings())

@@ -20,7 +20,8 @@ from . import address, state, theme
 _AS_IT_IS, _NO_AUTOCAST = "as it is", "none"
 _KEPT = {FASTER_ONLY: "faster here", RIGHT: "right"}
 _MOST_KEPT = 20  # reports that have ended
-KEYS = ("model_id",)  # the keys of the widgets here
+KEYS = ("model_id", "model_reference", "model_inputs", "model_folder", "model_device", "model_dtype", "model_autocast",
+        "model_train", "model_keep")  # the keys of the widgets here
 
 
 def draw() -> None:
@@ -41,24 +42,39 @@ def draw() -> None:
         theme.html(theme.strip("FAILED", own.problem or "The work ended without a report.",
                                "Correct the input on the left, then patch again."))
         return
-    _report(own.result.report, own.result.text)
+    if changed := _changed(own.request):
+        theme.html(theme.changed(changed, "This report", "Patch"))
+    with st.container(key="faded" if changed else None):
+        _report(own.result.report, own.result.text)
 
 
 def _form(own: Patch | None) -> None:
+    for name, usual in (("reference", ""), ("inputs", ""), ("folder", str(Path.cwd()))):
+        st.session_state.setdefault(f"model_{name}", address.wants(name) or usual)
+    st.session_state.setdefault("model_train", address.wants("train") == "yes")
+    devices = list(state.device_names())
+    for name, options in (("device", devices), ("dtype", [_AS_IT_IS, *MODEL_DTYPES]),
+                          ("autocast", [_NO_AUTOCAST, *AUTOCAST_DTYPES]), ("keep", [FASTER_ONLY, RIGHT])):
+        if lost := address.seed(f"model_{name}", options, options[0], name=name):
+            state.not_known(name, lost, f"The page shows {options[0]}.")
     st.text_input("Model", key="model_reference", placeholder="my_module:build_model", persist_state="session")
     st.text_input("Inputs", key="model_inputs", placeholder="my_module:inputs", persist_state="session",
                   help="A function that returns a tensor, a tuple of arguments or a dict of named arguments. If empty: the "
                        "function inputs of the same module, or the model's own example.")
-    st.text_input("Folder", str(Path.cwd()), key="model_folder", persist_state="session",
+    st.text_input("Folder", key="model_folder", persist_state="session",
                   help="Python looks for your module in this folder first.")
-    st.selectbox("Device", list(state.device_names()), format_func=state.device_label, key="model_device")
+    st.selectbox("Device", devices, format_func=state.device_label, key="model_device", persist_state="session")
     cells = st.columns(2, gap="small")
-    cells[0].selectbox("dtype", [_AS_IT_IS, *MODEL_DTYPES], key="model_dtype")
-    cells[1].selectbox("autocast", [_NO_AUTOCAST, *AUTOCAST_DTYPES], key="model_autocast")
-    st.checkbox("with a training step", key="model_train")
-    st.segmented_control("Replace layers that are", list(_KEPT), format_func=lambda k: _KEPT[k], default=FASTER_ONLY,
-                         required=True, key="model_keep",
+    cells[0].selectbox("dtype", [_AS_IT_IS, *MODEL_DTYPES], key="model_dtype", persist_state="session")
+    cells[1].selectbox("autocast", [_NO_AUTOCAST, *AUTOCAST_DTYPES], key="model_autocast", persist_state="session")
+    st.checkbox("with a training step", key="model_train", persist_state="session")
+    st.segmented_control("Replace layers that are", list(_KEPT), format_func=lambda k: _KEPT[k], required=True,
+                         key="model_keep", persist_state="session",
                          help="On the CPU the kernels are emulated and not timed: there only 'right' replaces anything.")
+    for name, usual in (("reference", ""), ("inputs", ""), ("folder", str(Path.cwd())), ("device", devices[0]),
+                        ("dtype", _AS_IT_IS), ("autocast", _NO_AUTOCAST), ("keep", FASTER_ONLY)):
+        address.note(name, st.session_state[f"model_{name}"], usual)
+    address.note("train", "yes" if st.session_state["model_train"] else "")
     if own is not None and not own.done:
         st.button("Stop", width="stretch", key="model_stop", on_click=own.stop, shortcut=theme.STOP_KEY,
                   help=f"Ends the processes of this patch. Key: {theme.STOP_KEY}")
@@ -71,8 +87,20 @@ def _form(own: Patch | None) -> None:
 
 def _begin() -> None:
     """For the callback of the button: start what the form asks for, or remember what is missing."""
+    asked = _asked()
+    st.session_state["model_missing"] = asked if isinstance(asked, str) else ""
+    if isinstance(asked, str):
+        return
+    patches, name = _patches(), secrets.token_hex(4)
+    patches[name] = Patch(asked).start()
+    for old in [n for n, p in patches.items() if p.done and n != name][:-_MOST_KEPT]:
+        del patches[old]
+    st.session_state["model_id"] = name
+
+
+def _asked() -> PatchRequest | str:
+    """What the form says now, or the sentence that names what is missing."""
     form = st.session_state
-    form["model_missing"] = ""
     try:
         folder = Path(form["model_folder"]).expanduser()
         if not folder.is_dir():
@@ -81,15 +109,20 @@ def _begin() -> None:
                   for name, usual in (("dtype", _AS_IT_IS), ("autocast", _NO_AUTOCAST))}
         source = ModelSource(form["model_reference"].strip(), form["model_inputs"].strip(), folder, form["model_device"],
                              chosen["dtype"], chosen["autocast"], form["model_train"])
-        request = PatchRequest(source, form["model_keep"] or FASTER_ONLY)
+        return PatchRequest(source, form["model_keep"] or FASTER_ONLY)
     except BadRequest as error:
-        form["model_missing"] = str(error)
-        return
-    patches, name = _patches(), secrets.token_hex(4)
-    patches[name] = Patch(request).start()
-    for old in [n for n, p in patches.items() if p.done and n != name][:-_MOST_KEPT]:
-        del patches[old]
-    form["model_id"] = name
+        return str(error)
+
+
+def _changed(request: PatchRequest) -> list[str]:
+    """What the form says otherwise than the work that is shown."""
+    now = _asked()
+    if isinstance(now, str):
+        return []
+    pairs = (("the model", "model"), ("the inputs", "inputs"), ("the folder", "folder"), ("the device", "device"),
+             ("the dtype", "dtype"), ("autocast", "autocast"), ("the training step", "train"))
+    found = [words for words, name in pairs if getattr(now.source, name) != getattr(request.source, name)]
+    return found + (["which layers are replaced"] if now.keep != request.keep else [])
 
 
 def _own() -> Patch | None:

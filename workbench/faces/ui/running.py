@@ -27,7 +27,7 @@ from . import state, theme
 
 _SEGMENTS = ("building", "checking", "timing", "rechecking")
 _BUILD_ENDS = (Status.BUILD_FAILED, Status.BUILD_TIMEOUT, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.RENDER_FAILED)
-_LOG_CHARACTERS = 12_000
+_LOG_BYTES = 12_000
 _BUILT = ("built in", "cached")  # what a row says between its build and its check
 
 
@@ -189,8 +189,9 @@ def log_tail(path: Path | None) -> str:
     if path is None or not path.is_file():
         return ""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _LOG_CHARACTERS))
-        return file.read().decode("utf-8", "replace")
+        start = file.seek(max(0, path.stat().st_size - _LOG_BYTES))
+        text = file.read().decode("utf-8", "replace")
+    return text.partition("\n")[2] or text if start else text  # from the start of a line
 
 
 def _now(row: Row) -> str:

@@ -121,8 +121,11 @@ def edit(trial: Trial, session: Session) -> None:
     what = left.segmented_control("Edit", (_TEMPLATE, _RENDERED), key="inspect_edit", required=True, persist_state="session",
                                   help="The rendered source also holds the headers. Values of tunables are part of it.")
     address.note("edit", what, _TEMPLATE)
+    usual = next((d for d in devices if d.startswith(trial.device.kind)), devices[0])
+    address.seed("inspect_edit_device", devices, usual, name="run_on")
     device = right.selectbox("Run on", devices, key="inspect_edit_device", format_func=state.device_label,
-                             index=next((i for i, d in enumerate(devices) if d.startswith(trial.device.kind)), 0))
+                             persist_state="session")
+    address.note("run_on", device, usual)
     try:
         text = template_of(trial, session) if what == _TEMPLATE else source_of(trial, session)
     except BadRequest as error:

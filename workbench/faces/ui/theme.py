@@ -96,7 +96,7 @@ overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .kw .diff s{text-decoration:none;color:var(--mute);user-select:none;padding-right:6px}
 .kw .diff .gap td{text-align:center;color:var(--mute);background:var(--bg2);font-size:11px}
 .kw .wrongline{color:var(--bad);font-weight:600}
-.st-key-faded{opacity:.4} [class*="st-key-address"],.st-key-keys{display:none}
+[class*="st-key-faded"]{opacity:.4} [class*="st-key-address"],.st-key-keys{display:none}
 [data-has-shortcut] [aria-label^="Shortcut"]{display:none}
 </style>"""
 
@@ -108,7 +108,8 @@ _MARKS = {"OK": ("✓", "good"), "PASSED": ("✓", "good"), "FOUND": ("✓", "go
           "VERIFIED": ("✓", "good"), "NOT FOUND": ("!", "warn"),
           "FASTER": ("▲", "good"), "SLOWER": ("▼", "bad"), "SAME": ("=", "neu"), "UNSURE": ("?", "uns"),
           "RUNNING": ("●", "run"), "WAITING": ("●", "run"), "SKIPPED": ("–", "neu"), "CANCELLED": ("–", "neu"),
-          "STOPPED": ("–", "neu"), **{w: ("✕", "bad") for w in _WRONG}, **{w: ("!", "warn") for w in _COULD_NOT}}
+          "STOPPED": ("–", "neu"), "CHANGED": ("!", "warn"),
+          **{w: ("✕", "bad") for w in _WRONG}, **{w: ("!", "warn") for w in _COULD_NOT}}
 CHIP_COLOURS = {"good": "green", "bad": "red", "warn": "orange", "neu": "gray", "uns": "violet", "run": "blue"}
 RUN_KEY, STOP_KEY, NEXT_KEY, PREVIOUS_KEY = "Ctrl+Enter", "Shift+S", "J", "K"  # a button's hover names its key
 # `/` goes to the editor's search, else opens that of the first table, else goes to the first choice on the left.
@@ -178,11 +179,42 @@ def strip(word: str, sentence: str, evidence: str = "", *, badge_text: str | Non
             f'<div class="s">{escape(evidence)}</div></div></div>')
 
 
+def changed(what: Sequence[str], shown: str, button: str) -> str:
+    """The strip above something that is faded, because what it was made from has changed."""
+    return strip("CHANGED", f"{shown} is older than what this page says now",
+                 f"Changed since: {', '.join(what)}. Press {button} to do it again.")
+
+
 def facts(pairs: Iterable[tuple[str, str, str]]) -> str:
     """(name, value, what it means, shown on hover)"""
     return ('<div class="facts">' + "".join(
         f'<div title="{escape(meaning, quote=True)}"><span>{escape(name)}</span><b>{escape(value)}</b></div>'
         for name, value, meaning in pairs) + "</div>")
+
+
+# What a head of a table or the name of a row means, on hover, wherever it stands.
+MEANINGS = {
+    "max abs": "The largest absolute difference from the result in float64",
+    "rel. L2": "The norm of the difference from the result in float64, divided by the norm of that result",
+    "allowed": "The largest relative L2 error that the precision and the length of the sum allow",
+    "wrong": "Values outside the tolerance of their own, of all values",
+    "worst": "The value with the largest error in relation to what is allowed there",
+    "median": "The median of all samples of one launch, or of a call, with a cold L2 cache",
+    "middle half": "Half the width of the middle 50 % of the samples, divided by the median",
+    "95 % interval": "The ratio lies between these with 95 % confidence; both sides were timed in turns",
+    "occupancy": "Warps that a multiprocessor holds at once, of those that it can hold",
+    "registers": "Of a thread; the compiler chooses them",
+    "shared memory": "Of a block: static, and dynamic as the launcher asks for it at most",
+    "spills": "Bytes of registers that the compiler put into local memory",
+    "workspace": "Bytes that the launcher allocates beside inputs and outputs",
+    "times as fast": "The time of the variant before, divided by this one's",
+    "share": "Of the time of the whole step in PyTorch",
+    "PyTorch / ours": "PyTorch's time divided by the file's: above 1 the file is faster",
+    "precision": "How products are computed: ieee fp32, tf32, tf32x3 (three tf32 products), fp16 or bf16",
+    "throttled": "The GPU lowered its clock while this was timed",
+    "launch_bound": "The host needs longer to launch than the GPU to run",
+    "too_small": "The kernel is too short for this clock",
+}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), plain: Sequence[int] = (),
@@ -192,9 +224,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence
     def cells(values: Sequence[str], tag: str) -> str:
         return "".join(f"<{tag}{' class=n' if i in right else ' class=w1' if i in narrow else ''}>{v}</{tag}>"
                        for i, v in enumerate(values))
-    top = f"<tr>{cells([h if i in plain else escape(h) for i, h in enumerate(head)], 'th')}</tr>" if any(head) else ""
+    top = f"<tr>{cells([h if i in plain else meaning(h) for i, h in enumerate(head)], 'th')}</tr>" if any(head) else ""
     body = "".join(f"<tr>{cells(r, 'td')}</tr>" for r in rows)
     return f'<div class="scroll"><table>{top}{body}</table></div>'  # where it is too wide, it scrolls, not the page
+
+
+def last_lines(text: str, most: int) -> str:
+    """Whole lines from the end of a text, at most so many characters; of one line that is longer, its end."""
+    if len(text) <= most:
+        return text
+    cut, _, lines = text[-most:].partition("\n")
+    return lines or cut
 
 
 def excerpt(text: str, line: int, *, name: str = "", around: int = 3) -> str:
@@ -212,6 +252,12 @@ def excerpt(text: str, line: int, *, name: str = "", around: int = 3) -> str:
 def markdown(text: str) -> str:
     """Plain text for where Streamlit reads markdown, as in the help of a widget."""
     return "".join(f"\\{sign}" if sign in "\\[]*_`$:<>" else sign for sign in text)
+
+
+def meaning(words: str, text: str = "") -> str:
+    """`text` as HTML (default: the words), with what the words mean on hover."""
+    said = MEANINGS.get(words)
+    return f'<span title="{escape(said, quote=True)}">{escape(text or words)}</span>' if said else escape(text or words)
 
 
 def heading(text: str) -> str:

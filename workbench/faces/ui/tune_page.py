@@ -55,7 +55,7 @@ def draw() -> None:
         how = "" if mine is None else "✕ failed, " if mine.problem else "– stopped, " if mine.stopped else "✓ tuned, "
         state.title(f"{how}{called(workload)}, Tune")
     faded = choice.workload is None
-    theme.html(workbench_page.layer_line(workload, choice, faded=faded), faded=faded)
+    theme.html(workbench_page.layer_line(workload, choice, workbench_page.gpu_name(choice), faded=faded), faded=faded)
     for other in running.tunes_under_way():
         if other is not active:
             _elsewhere(other)
@@ -297,8 +297,12 @@ def _ready(choice: Choice, request: TuneRequest | None, mine: Tuning | None) -> 
         lines = [best_box.line(entry) for direction, entry in known.items() if direction in request.directions]
         theme.html(theme.heading("Best known, where the search begins") + "".join(f"<div>{escape(one)}</div>" for one in lines)
                    if lines else "")
-    if request is not None and st.toggle("Show what would be searched", key="tune_explain"):
-        _space(request)
+    if request is not None:
+        st.session_state.setdefault("tune_explain", address.wants("space") == "yes")
+        explain = st.toggle("Show what would be searched", key="tune_explain", persist_state="session")
+        address.note("space", "yes" if explain else "")
+        if explain:
+            _space(request)
 
 
 def _promise(request: TuneRequest | None, choice: Choice) -> str:
@@ -307,13 +311,13 @@ def _promise(request: TuneRequest | None, choice: Choice) -> str:
     seconds = request.seconds or 0.0
     limit = (f"{numbers.count(request.trials)} candidates" if request.trials else "every candidate of the search space"
              if not seconds else f"about {seconds / 60:g} minutes" if seconds > 90 else f"about {seconds:.0f} seconds")
-    emulated = " The kernels are emulated: the times say nothing about a GPU." if choice.device == state.CPU else ""
+    emulated = " The kernels are emulated: their times do not predict a GPU." if choice.device == state.CPU else ""
     return f"Start searches {', '.join(request.directions)} on {choice.device}: {limit}.{emulated}"
 
 
 def _space(request: TuneRequest) -> None:
     """The search space as a subtraction: all configs, less what each constraint removes."""
-    with st.spinner("Counts the configs"):
+    with st.spinner("Counts the configs", show_time=True):
         told = _explained(str(request.to_json()), request)
     for direction, space in told.items():
         if not space.points:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -40,14 +41,16 @@ def draw() -> None:
         theme.html(theme.strip("BAD INPUT", choice.problems[0], "Correct the value on the left, or choose a layer there."))
         return
     faded = choice.workload is None
-    theme.html(layer_line(workload, choice, faded=faded), faded=faded)
-    elsewhere, strip, grid = st.container(), st.container(), st.grid(2, min_column_width=320, gap="medium")
+    line, elsewhere, strip = st.empty(), st.container(), st.container()
+    grid = st.grid(2, min_column_width=320, gap="medium")
     with grid.container():
         _layer_picture(workload, faded=faded)  # first: it is what a changed parameter changes, and needs no session
     variant_rows.note(variants, choice)
     right = grid.container()
     path = state.session_paths().get(choice.session)
     trials = shown_trials(path, workload, choice)
+    with line:
+        theme.html(layer_line(workload, choice, gpu_name(choice, trials), faded=faded), faded=faded)
     last = state.latest_run(workload, choice.device, session=choice.session)
     run = last if last is not None and last.active else None
     if run is None:  # else the strip says in the title how far it is
@@ -59,19 +62,20 @@ def draw() -> None:
         _strip(choice, variants, trials, told, last)
     with right:
         _candidates(variants, choice, run)
-    _chart(variants, choice, workload, trials, told, run)
+    with st.container(key="faded results" if faded else None):
+        _chart(variants, choice, workload, trials, told, run)
     if run is not None:
         running.live_rows(run)
     elif trials:
-        _table(trials, choice, told.notes)
+        with st.container(key="faded table" if faded else None):
+            _table(trials, choice, told.notes)
     else:
         theme.html(results.doctor_table(state.findings()))
         _session_actions(choice, path, selected=[])
 
 
-def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
-    """The layer as one writes it, and its facts."""
-    gpu = gpu_name(choice)
+def layer_line(workload: Workload, choice: Choice, gpu: str, *, faded: bool) -> str:
+    """The layer as one writes it, and its facts; the floor is that of the GPU."""
     precision = choice.floor_precision(workload.dtype)
     limit = report.floor_of(workload, "forward", precision, gpu)
     floor = f"{numbers.time(limit.ms)}, {limit.limit}" if limit else "not known for this GPU"
@@ -93,13 +97,23 @@ def layer_line(workload: Workload, choice: Choice, *, faded: bool) -> str:
             f'<span class="mute">{escape(origin)} · {escape(workload.dtype)}{note}</span></div>' + theme.facts(pairs))
 
 
-def gpu_name(choice: Choice) -> str:
+def gpu_name(choice: Choice, trials: Sequence[Trial] = ()) -> str:
+    """Whose floor is shown: of the GPU that these trials ran on, else of the chosen one."""
+    if trials and trials[0].device.kind == "cuda":
+        return trials[0].device.name
     return REFERENCE_GPU if choice.device == state.CPU else state.device_names().get(choice.device, REFERENCE_GPU)
+
+
+def measured_elsewhere(trials: Sequence[Trial], choice: Choice) -> bool:
+    """Whether these trials ran on another device than the chosen one."""
+    if not trials or choice.device == state.CPU:
+        return bool(trials) and trials[0].device.kind == "cuda"
+    return trials[0].device.kind == "cuda" and trials[0].device.name != state.device_names().get(choice.device)
 
 
 def shown_trials(path: Path | None, workload: Workload, choice: Choice) -> list[Trial]:
     """Trials of this workload on one device: the chosen one's kind, else the one recorded last."""
-    kind = "cpu" if choice.device == state.CPU else "cuda"
+    kind = "cpu" if (choice.linked or choice.device) == state.CPU else "cuda"
     return _shown_trials(str(path), state.stamp(path), workload, kind) if path is not None else []
 
 
@@ -185,7 +199,8 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], told: _
                                "the last valid layer."))
         return
     ended = running.ended_strip(last, len(state.trials_of(last.session))) if last is not None else None
-    recorded = choice.session.startswith("recorded-")
+    recorded = choice.session.startswith("recorded-") or measured_elsewhere(trials, choice)
+    linked = f"This machine has no {choice.linked}; Run uses {choice.device}." if choice.linked else ""
     found, earlier = told.headline, told.earlier
     if ended:
         theme.html(ended)
@@ -193,14 +208,14 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], told: _
         where = next((t.device.name for t in trials), "")
         more = f"The table also shows {earlier} trial{'' if earlier == 1 else 's'} of earlier runs." if earlier else ""
         left_out = state.left_out(state.session_paths().get(choice.session))
-        evidence = " ".join(filter(None, (found.evidence, more, left_out)))
+        evidence = " ".join(filter(None, (found.evidence, more, left_out, linked)))
         theme.html(theme.strip(found.badge, found.sentence, evidence,
                                more_badges=[f"RECORDED on {where}"] if recorded else []))
     else:
         count = len(variant_rows.chosen_candidates(variants, choice.workload, choice))
         theme.html(theme.strip("READY", "Nothing measured yet for this layer",
                                f"{count} candidate{'' if count == 1 else 's'} selected. "
-                               f"{_too_much(choice) or doctor.summary(state.findings())}"))
+                               f"{_too_much(choice) or doctor.summary(state.findings())} {linked}".rstrip()))
 
 
 def _too_much(choice: Choice) -> str:
@@ -244,6 +259,7 @@ def _start(choice: Choice, candidates: tuple, resume: Run | None = None) -> None
     session = (Session.open(path) if path is not None and not choice.session.startswith("recorded-")
                else Session.create())
     st.session_state["next session"] = session.name
+    st.session_state["missing device"] = ""  # from here on this device's results are shown
     request = resume.request if resume else RunRequest(
         choice.workload, candidates, device=choice.device, modules=choice.modules, effort=choice.effort)
     state.runs().append(state.runner().start(request, session, resume=resume is not None))
@@ -256,7 +272,7 @@ def _stop(run: Run) -> None:
 def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: list[Trial], told: _Told,
            run: Run | None) -> None:
     path = state.session_paths().get(choice.session)
-    floors = _floors(workload, told.precisions, choice)
+    floors = _floors(workload, told.precisions, choice, gpu_name(choice, trials))
     ticked, absent = variant_rows.ticked(variants, choice), variant_rows.absent(variants, choice)
     if run is not None:
         _live_chart(run, workload, choice, floors)
@@ -281,12 +297,12 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
         theme.html(f'<span class="foot">{escape(note)}</span>')
 
 
-def _floors(workload: Workload, right: dict[str, set[str]], choice: Choice) -> dict[str, float]:
-    """Direction -> floor in ms: of the fastest of the precisions `right`, so that no right bar is left of it."""
+def _floors(workload: Workload, right: dict[str, set[str]], choice: Choice, gpu: str) -> dict[str, float]:
+    """Direction -> floor of that GPU in ms: of the fastest of the precisions `right`, so that no right bar is left of it."""
     floors = {}
     for direction in LAUNCHES:
         precisions = right.get(direction) or {choice.floor_precision(workload.dtype)}
-        found = [report.floor_of(workload, direction, p, gpu_name(choice)) for p in precisions]
+        found = [report.floor_of(workload, direction, p, gpu) for p in precisions]
         if any(found):
             floors[direction] = min(limit.ms for limit in found if limit)
     return floors

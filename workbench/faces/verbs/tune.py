@@ -12,7 +12,7 @@ A search proposes candidates of all variants that serve the layer. Some are buil
 free GPU of the same kind. Then the best are timed in turns, a fixed rule breaks ties, and the winner is judged again on fresh
 inputs and odd sizes. A winner that a GPU timed is kept: export --best, run --best and patch use it.
 
-On the CPU the kernels are emulated. Such times say nothing about a GPU, and nothing is kept.
+On the CPU the kernels are emulated. Such times do not predict a GPU, and nothing is kept.
 """
 
 from __future__ import annotations
