@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from workbench.core.trial import Trial
 from workbench.core.trial_parts import TrialDevice
 from workbench.drive.bench import text
-from workbench.drive.bench.cells import cells_of
+from workbench.drive.bench.cells import cells_of, wanted_of
 from workbench.drive.bench.execute import under_way
 from workbench.drive.reporting import compare_plots, plots, tables
 from workbench.drive.sessions.session import Session
@@ -124,6 +125,27 @@ def test_a_bench_under_way_is_seen_until_it_ends_or_falls_silent(sessions: Path)
     assert under_way(session, datetime.now(UTC) + timedelta(minutes=1)) is None, "it was killed"
     session.event("run_finished", run_id="r")
     assert "RUNNING" not in said(tab(sessions="mine"))
+
+
+def test_a_bench_is_started_stopped_and_its_session_shown(sessions: Path) -> None:
+    at = tab()
+    assert "Measure a suite with Start on the left" in said(at)
+    at.selectbox(key="bench_run_class").select("bf16").run()
+    at.multiselect(key="bench_run_layers kernelbench contiguous").set_value(["kb81"]).run()
+    at.button(key="bench_start").click().run()
+    assert not at.exception and "RUNNING" in said(at) and "since start" in said(at)
+    end = time.monotonic() + 200
+    while not wanted_of([Session.open(p) for p in sessions.iterdir()]) and time.monotonic() < end:
+        time.sleep(0.2)
+    at.button(key="bench_stop").click().run()
+    while "Stopped by you" not in said(at) and time.monotonic() < end:
+        assert not at.exception
+        time.sleep(0.5)
+        at.run()
+    assert "What was measured is kept. Start continues the session that is chosen." in said(at)
+    [session] = sessions.iterdir()
+    assert at.multiselect(key="bench_sessions").value == [session.name]
+    assert {w.preset for w in wanted_of([Session.open(session)])} == {"kb81"}
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])

@@ -6,6 +6,7 @@ Each job is an ordinary run. A bench only chooses the next job, by what `BuildAh
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -58,12 +59,21 @@ class Bench:
         self.device = resolve_device(device)
         self._said: set[str] = set()
         self._judged = 0
+        self._deadline = float("inf")
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """End the compilers and the kernel under way, from another thread; finished trials are kept."""
+        self._stop.set()
+
+    def _over(self) -> bool:
+        return self._stop.is_set() or time.monotonic() >= self._deadline
 
     def run(self, *, time_limit_s: float | None = None) -> BenchResult:
         """Run what is missing; at the limit the kernel and the compilers under way are ended and nothing half-done is
         recorded. Raises `BadRequest` when no variant applies."""
         started = time.monotonic()
-        deadline = started + time_limit_s if time_limit_s is not None else float("inf")
+        self._deadline = started + time_limit_s if time_limit_s is not None else float("inf")
         known = self.runner.device(self.device)
         jobs = self.plan.jobs(sm=known.sm, arch=known.arch)
         if self.plan.strength != DEFAULTS and not any(job.candidates for job in jobs):
@@ -85,16 +95,16 @@ class Bench:
         self.on_line(f"{total} of {self._count(jobs)} {self._what} to run on {known.name}, session {self.session.name}")
         settings = BuildSettings(known.kind, known.arch, "", _BUILD_TIMEOUT_S)
         with BuildAhead(units, settings, self.runner.work_dir, workers=_build_workers()) as ahead:
-            self._compile_ahead(left, known, deadline)
+            self._compile_ahead(left, known)
             while left:
-                ready, built = _next(left, wanted, ahead, deadline)
+                ready, built = _next(left, wanted, ahead, self._over)
                 if ready is None:
                     return self._stopped(total, time_limit_s)
                 left.remove(ready)
-                done = self._job(ready, built, deadline)
+                done = self._job(ready, built)
                 if done.state == "failed":
                     return BenchResult("failed", done.message, self._judged)
-                if done.state == "stopped" or (left and time.monotonic() >= deadline):
+                if done.state == "stopped" or (left and self._over()):
                     return self._stopped(total, time_limit_s)
         seconds = time.monotonic() - started
         done_to_them = "measured" if self.plan.strength == DEFAULTS else "judged"
@@ -107,7 +117,7 @@ class Bench:
     def _count(self, jobs: list[Job]) -> int:
         return sum(len(job.directions if self.plan.strength == DEFAULTS else job.candidates) for job in jobs)
 
-    def _compile_ahead(self, jobs: list[Job], known: Device, deadline: float) -> None:
+    def _compile_ahead(self, jobs: list[Job], known: Device) -> None:
         """PyTorch's compiled ways of these jobs, prepared by many processes: one after the other they take minutes."""
         trials = self.session.trials()
         orders = []
@@ -121,15 +131,15 @@ class Bench:
         ways, started = sum(map(len, (m for o in orders for m in o.modes.values()))), time.monotonic()
         self.on_line(f"torch.compile prepares {ways} ways of PyTorch's in {_build_workers()} processes at most")
         with held(self.device, self.on_line):
-            count = compile_ahead(orders, known, self.runner.work_dir, workers=_build_workers(), deadline=deadline)
+            count = compile_ahead(orders, known, self.runner.work_dir, workers=_build_workers(), over=self._over)
         self.on_line(f"  {count} are prepared ({time.monotonic() - started:.0f} s)")
 
-    def _job(self, job: Job, built: dict[str, Prebuilt], deadline: float) -> Run:
+    def _job(self, job: Job, built: dict[str, Prebuilt]) -> Run:
         request = replace(self._request(job), built=built)
 
         def on_change(run: Run) -> None:
             self._tell(run)
-            if time.monotonic() >= deadline and not run.wait(0):
+            if self._over() and not run.wait(0):
                 self.runner.stop(run)
 
         self.on_line(f"{job.workload.preset}: {self._count([job])} {self._what}")
@@ -158,7 +168,7 @@ class Bench:
         return replace(job, candidates=tuple(left)) if left or more else None
 
     def _stopped(self, total: int, limit_s: float | None) -> BenchResult:
-        why = f"the time limit of {limit_s:g} s" if limit_s is not None else "a request"
+        why = f"the time limit of {limit_s:g} s" if limit_s is not None and not self._stop.is_set() else "a request"
         return BenchResult("stopped", f"Stopped by {why} after {self._judged} of {total} {self._what}; to continue, "
                            f"give --session {self.session.name}.", self._judged)
 
@@ -216,10 +226,10 @@ def worth_building(job: Job, free_bytes: int) -> list[Rendered]:
     return found
 
 
-def _next(left: list[Job], wanted: dict[int, set[str]], ahead: BuildAhead, deadline: float
+def _next(left: list[Job], wanted: dict[int, set[str]], ahead: BuildAhead, over: Callable[[], bool]
           ) -> tuple[Job | None, dict[str, Prebuilt]]:
-    """The first job in order whose libraries are built; waits when none is. (None, {}) when the time is up."""
-    while time.monotonic() < deadline:
+    """The first job in order whose libraries are built; waits when none is. (None, {}) when it is over."""
+    while not over():
         for job in left:
             built = ahead.take(wanted[id(job)], timeout_s=0)
             if built is not None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -24,6 +23,8 @@ from ..running.request import Prebuilt
 from ..running.worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
 _CONFIGS_PER_UNIT = 6
+_POLL_S = 0.2
+_COMPILE_LIMIT_S = 600.0  # of one order
 _COPIES = 6               # of a direction's tensors in a process: formulations make copies, a reserve
 _ONE_CORE = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}   # each process is one of many
 
@@ -100,11 +101,12 @@ def units_of(items: Sequence[Rendered], *, emulated: bool) -> list[list[Rendered
             for i in range(0, len(group), _CONFIGS_PER_UNIT)]
 
 
-def compile_ahead(orders: Sequence[CompileOrder], device: Device, work_dir: Path, *, workers: int, deadline: float) -> int:
+def compile_ahead(orders: Sequence[CompileOrder], device: Device, work_dir: Path, *, workers: int, over: Callable[[], bool]
+                  ) -> int:
     """Have torch.compile prepare these ways in several processes at once, while nothing is timed. It keeps what it made on the
     disk; a measurement then takes it from there. A process that dies costs its order, which the measurement does itself.
 
-    Returns how many ways were prepared until the deadline (of `time.monotonic`).
+    Returns how many ways were prepared until it was `over`.
     """
     waiting: SimpleQueue[CompileOrder] = SimpleQueue()
     for order in orders:
@@ -116,10 +118,10 @@ def compile_ahead(orders: Sequence[CompileOrder], device: Device, work_dir: Path
     def work(number: int) -> int:
         process, count = WorkerProcess("measure", log_path=work_dir / f"compile-{number}.log", environment=_ONE_CORE), 0
         try:
-            while (left := deadline - time.monotonic()) > 0 and not stop.is_set():
+            while not (over() or stop.is_set()):
                 order = waiting.get_nowait()
                 with contextlib.suppress(WorkerDied, WorkerFailed, WorkerTimeout):
-                    count += process.call(order, limit_s=min(left, threading.TIMEOUT_MAX), stop=stop).count
+                    count += process.call(order, limit_s=_COMPILE_LIMIT_S, stop=stop).count
         except (Empty, WorkerCancelled):
             return count
         finally:
@@ -128,6 +130,10 @@ def compile_ahead(orders: Sequence[CompileOrder], device: Device, work_dir: Path
 
     with ThreadPoolExecutor(max(1, processes)) as pool:
         try:
-            return sum(pool.map(work, range(processes)))
+            working = [pool.submit(work, number) for number in range(processes)]
+            while wait(working, timeout=_POLL_S).not_done:
+                if over():
+                    stop.set()
+            return sum(one.result() for one in working)
         finally:
             stop.set()   # after an interrupt the pool waits for its threads, they for their processes

@@ -15,18 +15,20 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from ...core import numbers
-from ...core.layer import LAUNCHES
+from ...core.layer import LAUNCHES, MEMORY_FORMATS
 from ...core.presets import PRESETS
 from ...drive.bench import markdown, text
 from ...drive.bench.cells import Cell, Group, cells_of, groups_of, summary, wanted_of
 from ...drive.bench.execute import under_way
+from ...drive.bench.plan import BenchPlan, suite_layers
 from ...drive.reporting import compare_plots, report, tables
 from ...drive.reporting.compare_plots import HeatMap
 from ...drive.sessions.files import EVENTS, stamp
 from ...drive.sessions.session import Session
-from . import address, compare_page, pages, results, state, theme
+from . import address, compare_page, pages, results, running, state, theme
 
-KEYS = ("bench_sessions", "bench_suite", "bench_class", "bench_format", "bench_limits", "bench_missed")  # widgets here
+KEYS = ("bench_sessions", "bench_suite", "bench_class", "bench_format", "bench_limits",
+        "bench_missed")  # the keys of the widgets that say what is shown
 _GPUS = {"": "emulated"}
 _SUITES = {"kernelbench": "KernelBench", "models": "Models"}
 _CLASSES = {"tf32": "TF32", "ieee": "fp32-accurate", "fp16": "float16", "bf16": "bfloat16"}
@@ -41,19 +43,27 @@ _Known = tuple[tuple[str, tuple[int, int], tuple[int, int]], ...]
 
 
 def draw() -> None:
+    now = next((one for one in reversed(running.benches().values()) if not one.done), None)
     paths = state.session_paths()
     there = {name: path for name, path in paths.items() if _about(str(path), _events_stamp(path))}
     with st.sidebar:
         chosen = _sessions(there)
         cells = list(_cells(tuple((str(there[n]), stamp(there[n]), _events_stamp(there[n])) for n in chosen)))
         group, shown = _filters(cells)
+        _measure(now, [n for n in chosen if not n.startswith("recorded-")], paths)
     own = [n for n in chosen if not n.startswith("recorded-")]
+    if now is not None:
+        _measuring(now)
+    else:
+        _ended(own)
     if not cells or group is None:
-        theme.html(theme.strip("READY", "No bench has been recorded here",
-                               f"To measure a suite: {_COMMAND.format(suite='kernelbench')}"))
+        if now is None:
+            command = _COMMAND.format(suite="kernelbench")
+            theme.html(theme.strip("READY", "No bench has been recorded here",
+                                   f"Measure a suite with Start on the left, or with {command}"))
         return
     for name in own:
-        if under_way(Session.open(there[name]), datetime.now(UTC)) is not None:
+        if (now is None or name != now.session.name) and under_way(Session.open(there[name]), datetime.now(UTC)) is not None:
             _running(name, there[name])
     theme.html(_strip(shown, cells, group))
     if not shown:
@@ -74,6 +84,9 @@ def _sessions(there: dict[str, Path]) -> list[str]:
         state.not_known("session", gone, "It is not here, or holds no bench.")
     st.session_state["bench_sessions"] = [
         n for n in st.session_state.get("bench_sessions", [n for n in asked if n in there]) if n in there]
+    if (begun := st.session_state.get("bench next")) in there:
+        st.session_state["bench_sessions"] = [begun]
+        del st.session_state["bench next"]
     labels = state.session_labels(list(there))
     chosen = st.multiselect("Sessions", list(there), key="bench_sessions", format_func=lambda n: labels[n],
                             persist_state="session", placeholder="the recorded sessions",
@@ -129,6 +142,70 @@ def _strip(shown: Sequence[Cell], cells: Sequence[Cell], group: Group) -> str:
     evidence = markdown.origin(shown).replace("`", "") + (f" {left_out} cells are left out by the filters." if left_out else "")
     return theme.strip(word, f"{where}. {' '.join(text.means(found))}", evidence,
                        badge_text=f"{found.cells} CELLS" if word == "NOTE" else word)
+
+
+def _measure(now: running.Benching | None, own: list[str], paths: dict[str, Path]) -> None:
+    """What to measure on this machine; Start, or Stop while it runs."""
+    with st.expander("Measure a suite here", expanded=now is not None):
+        if now is not None:
+            st.button("Stop", key="bench_stop", width="stretch", on_click=now.stop, shortcut=theme.STOP_KEY,
+                      help=f"Ends the compilers and the kernel of this bench. Finished trials are kept. Key: {theme.STOP_KEY}")
+            return
+        devices = list(state.device_names())
+        asked = {name: st.selectbox(label, options, key=f"bench_{name}", persist_state="session", format_func=words)
+                 for name, label, options, words in (
+                     ("run_suite", "Suite", list(_SUITES), lambda o: _SUITES[o]),
+                     ("run_class", "Precision class", list(_CLASSES), lambda o: _CLASSES[o]),
+                     ("run_format", "Memory format", list(MEMORY_FORMATS), str),
+                     ("run_device", "Device", devices, state.device_label))}
+        layers = suite_layers(asked["run_suite"], asked["run_format"])
+        chosen = st.multiselect("Layers", layers, key=f"bench_run_layers {asked['run_suite']} {asked['run_format']}",
+                                persist_state="session", placeholder="all")
+        emulated = asked["run_device"] == state.CPU
+        name = own[0] if len(own) == 1 else ""
+        words = f"Goes on in session {state.session_label(name)}; " if name else "Makes a new session; "
+        theme.html(f'<div class="foot">{escape(words)}{"small sizes, emulated" if emulated else "full sizes"}. '
+                   "A suite takes minutes on a GPU.</div>")
+        if st.button("Start", key="bench_start", type="primary", width="stretch", shortcut=theme.RUN_KEY,
+                     help=f"Judges and times the kernels of each layer, and PyTorch. Key: {theme.RUN_KEY}"):
+            plan = BenchPlan(layers=tuple(chosen or layers), precision=asked["run_class"], memory_format=asked["run_format"],
+                             size="small" if emulated else "full", effort="quick" if emulated else "normal")
+            session = Session.open(paths[name]) if name else Session.create()
+            running.benches()[session.name] = running.Benching(plan, session, state.runner(), asked["run_device"]).start()
+            st.session_state["bench next"] = session.name
+            st.rerun()
+
+
+@st.fragment(run_every=1)
+def _measuring(bench: running.Benching) -> None:
+    """The strip of a bench of this server, and its finished cells as they are measured."""
+    path = bench.session.path
+    cells = _cells(((str(path), stamp(path), _events_stamp(path)),))
+    measured = sum(c.best is not None or bool(c.candidates) for c in cells)
+    before = st.session_state.get("bench drawn")
+    st.session_state["bench drawn"] = drawn = (bench.session.name, measured)
+    if bench.done or before is not None and before[0] == drawn[0] and before != drawn:
+        st.rerun()
+    state.title(f"● bench {measured}/{len(cells)}")
+    suite, session = _SUITES[PRESETS[bench.plan.layers[0]].suite], state.session_label(bench.session.name)
+    theme.html(theme.strip("RUNNING", f"{suite} in session {session}: {measured} of {len(cells) or '?'} cells have a result",
+                           f"{bench.text.strip()} · {bench.elapsed_s:.0f} s since start · closing the browser does not stop it",
+                           badge_text=f"RUNNING {measured}"))
+
+
+def _ended(own: Sequence[str]) -> None:
+    """What became of the newest bench of this server in the sessions that are shown."""
+    own = [*own, st.session_state.get("bench next", "")]
+    last = next((one for name, one in reversed(running.benches().items()) if name in own), None)
+    if last is None:
+        return
+    state.title(f"{'✓ done' if last.result is not None and last.result.state == 'done' else '– stopped'}, Bench")
+    if last.result is None or last.result.state == "failed":
+        theme.html(theme.strip("FAILED", last.result.sentence if last.result else last.problem or "The bench ended early.",
+                               "What was measured is kept. Start continues the session that is chosen."))
+    elif last.result.state == "stopped":
+        theme.html(theme.strip("STOPPED", f"Stopped by you; {last.result.judged} candidates were judged",
+                               "What was measured is kept. Start continues the session that is chosen."))
 
 
 @st.fragment(run_every=_REFRESH_S)

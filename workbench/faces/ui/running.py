@@ -16,6 +16,8 @@ from ...core import numbers
 from ...core.errors import BadRequest
 from ...core.presets import called
 from ...core.trial import Status
+from ...drive.bench.execute import Bench, BenchResult
+from ...drive.bench.plan import BenchPlan
 from ...drive.machine.background import Background
 from ...drive.running.request import Row, Run
 from ...drive.running.runner import Runner
@@ -64,6 +66,32 @@ class Tuning(Background):
         self.run = run
         if self.stopped:
             run.stop()
+
+
+class Benching(Background):
+    """One bench under way, or done."""
+
+    def __init__(self, plan: BenchPlan, session: Session, runner: Runner, device: str) -> None:
+        super().__init__(f"bench {session.name}")
+        self.plan, self.session = plan, session
+        self.result: BenchResult | None = None
+        self._bench = Bench(plan, session, runner, device=device, on_line=self._say)
+
+    def stop(self) -> None:
+        super().stop()
+        self._bench.stop()
+
+    def _work(self) -> None:
+        try:
+            self.result = self._bench.run()
+        except (BadRequest, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
+            self.problem = str(error)
+
+
+@st.cache_resource(show_spinner=False)
+def benches() -> dict[str, Benching]:
+    """Session -> the newest bench in it, oldest first. The server's own, as tunes are."""
+    return {}
 
 
 @st.cache_resource(show_spinner=False)
