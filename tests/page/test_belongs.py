@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 from workbench.core.candidate import Candidate
 from workbench.core.presets import preset
 from workbench.core.trial import Status
-from workbench.core.variants import find
+from workbench.core.variants import TEMPLATES, find
 from workbench.drive.running.request import Run, RunRequest
 from workbench.drive.sessions.session import Session
 from workbench.faces.ui import state
@@ -163,6 +164,25 @@ def test_a_link_from_a_machine_with_a_gpu_shows_the_same_on_one_without(sessions
     empty = tab(preset="kb79", device="cuda:7")
     assert "This machine has no cuda:7; Run uses cpu." in said(empty)
     assert "The device 'tpu' in the link is not known." in said(tab(preset="kb79", device="tpu"))
+
+
+def test_a_template_that_was_edited_after_its_trial_is_told(sessions, tmp_path, monkeypatch):
+    root = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, root)
+    monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(root))
+    work = preset("kb74").workload("small")
+    candidate = Candidate(find("naive_gather", "forward"), work.layer, work.dtype, {})
+    session = Session.create(sessions, "here")
+    run = state.runner().start(RunRequest(work, (candidate,), device="cpu", baselines=False, effort="quick"), session)
+    assert run.wait(200) and run.trials[0].ok
+    link = {"preset": "kb74", "size": "small", "session": "here", "device": "cpu"}
+    assert "CHANGED" not in said(tab(**link))
+    header = root / "contract" / "flat_grid.cuh"
+    header.write_text(f"// a comment\n{header.read_text()}")
+    assert "CHANGED" not in said(tab(**link)), "a comment changes nothing"
+    header.write_text(f"#define ANOTHER_TOKEN 1\n{header.read_text()}")
+    text = said(tab(**link))
+    assert "naive_gather forward: the template has changed since its trial" in text and "of the earlier text" in text
 
 
 def test_results_fade_where_a_field_is_wrong(sessions):

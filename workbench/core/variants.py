@@ -156,6 +156,12 @@ def find(name: str, direction: str, *, root: Path | None = None) -> Variant:
                      field="variant")
 
 
+def texts_stamp(root: Path | None = None) -> tuple[tuple[str, int, int], ...]:
+    """Changes when a template or a header does."""
+    return tuple(sorted((path, s.st_mtime_ns, s.st_size) for folder, _, names in os.walk(_root(root)) for name in names
+                        if name.endswith((".cu", ".cuh")) and (s := os.stat(path := os.path.join(folder, name)))))
+
+
 def _root(root: Path | None) -> Path:
     root = root or Path(os.environ.get("KERNEL_WORKBENCH_TEMPLATES") or TEMPLATES)
     if not root.is_dir():

@@ -139,6 +139,16 @@ def judged_candidate(trial: Trial, *, templates: Path | None = None) -> Candidat
     return candidate
 
 
+def has_changed(trial: Trial) -> bool:
+    """Whether its template, which is still there, no longer gives the source that was judged."""
+    if trial.kind != "candidate" or trial.forked_from or not trial.candidate_id:
+        return False
+    try:
+        return render(candidate_of(trial)).candidate_id != trial.candidate_id
+    except BadRequest:
+        return False
+
+
 def source_of(trial: Trial, session: Session) -> str:
     """The translation unit that was compiled. A session that ships may lack it. Then it is rendered from today's
     template, if that still makes the same source. Raises `BadRequest`."""

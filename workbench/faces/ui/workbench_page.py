@@ -16,10 +16,11 @@ from ...core.errors import BadRequest
 from ...core.layer import LAUNCHES, Workload
 from ...core.presets import called
 from ...core.trial import Trial
-from ...core.variants import Variant, broken, discover
+from ...core.variants import Variant, broken, discover, texts_stamp
 from ...drive.machine import doctor
 from ...drive.reporting import plots, report
 from ...drive.running.request import Run, RunRequest
+from ...drive.sessions.recorded import has_changed
 from ...drive.sessions.session import Session, list_sessions, unpack
 from . import best_box, compare_page, layer_form, machine_page, pages, results, running, state, theme, variant_rows
 from .layer_form import Choice, show
@@ -144,11 +145,13 @@ class _Told(NamedTuple):
     described: str
     precisions: dict[str, set[str]]     # by direction, of right candidates
     notes: list[str]                    # of what is not right
+    changed: list[str]                  # candidates whose template is another one since, the fastest first
 
 
 def _told(path: Path | None, trials: list[Trial], last: Run | None, *, recorded: bool) -> _Told:
     newest = (last.run_id, tuple(t.trial_id for t in last.kept)) if last is not None and not recorded else ()
-    return _tell(_known_by(path, trials), newest, recorded, trials, last)
+    texts = () if recorded else texts_stamp()  # today's templates give what was recorded: a test holds that
+    return _tell((_known_by(path, trials), texts), newest, recorded, trials, last)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -160,7 +163,17 @@ def _tell(known_by: tuple, newest: tuple, recorded: bool, _trials: list[Trial], 
             right.setdefault(t.direction, set()).add(t.precision)
     notes = dict.fromkeys(f"{t.name} {t.direction}: {t.headline} {t.advice}" for t in _trials
                           if not t.ok and not report.is_baseline(t))
-    return _Told(report.headline(spoken_of), len(_trials) - len(spoken_of), plots.describe(_trials), right, list(notes))
+    changed = [] if recorded else _changed(_trials)
+    return _Told(report.headline(spoken_of), len(_trials) - len(spoken_of), plots.describe(_trials), right, list(notes),
+                 changed)
+
+
+def _changed(trials: list[Trial]) -> list[str]:
+    """Of each variant, direction and precision the fastest is looked at: those are drawn."""
+    best: dict[tuple[str, str, str], Trial] = {}
+    for t in sorted((t for t in trials if t.kind == "candidate"), key=lambda t: t.kernel_median_ms):
+        best.setdefault((t.name, t.direction, t.precision), t)
+    return list(dict.fromkeys(f"{t.name} {t.direction}" for t in best.values() if has_changed(t)))
 
 
 def _elsewhere(own: Run | None) -> None:
@@ -204,6 +217,10 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], told: _
     found, earlier = told.headline, told.earlier
     if ended:
         theme.html(ended)
+    elif found and told.changed:
+        theme.html(theme.strip("CHANGED", f"{', '.join(told.changed[:3])}{' and others' if told.changed[3:] else ''}: the "
+                               "template has changed since its trial", "The results below are of the earlier text: "
+                               f"{found.sentence}. Press Run to judge it again."))
     elif found:
         where = next((t.device.name for t in trials), "")
         more = f"The table also shows {earlier} trial{'' if earlier == 1 else 's'} of earlier runs." if earlier else ""
