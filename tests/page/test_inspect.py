@@ -170,6 +170,11 @@ def test_the_machine_code_of_a_trial_is_shown_without_a_gpu(recorded, tmp_path, 
     parts.select(line).run()
     text = unescape("\n".join(element.body for element in at.get("html")))
     assert f"naive_gather.cu, line {line.split(':')[1].split(',')[0]}" in text, "the source beside its instructions"
+    at.session_state["asm ptx"] = True
+    ptx = at.run().dataframe[1].value
+    assert len(ptx) and set(ptx["source"]) == {line.split(",")[0]}, "the PTX of the same source line"
+    parts.select("all instructions").run()
+    assert len(at.dataframe[1].value) > len(ptx) and any(".entry" in text for text in at.dataframe[1].value["PTX"])
 
 
 @pytest.mark.parametrize(("status", "nvcc", "said"), [

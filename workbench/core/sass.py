@@ -18,6 +18,8 @@ _CODE = re.compile(r"/\*(?P<at>[0-9a-f]{4,})\*/\s+(?P<text>.*?)\s*;\s*"
                    r"(?:/\* 0x[0-9a-f]{16} \*/|//\s*\|\s*(?P<live>\d*)\s*\||$)")
 _HIGH = re.compile(r"\s*/\* 0x(?P<high>[0-9a-f]{16}) \*/\s*$")
 _TARGET = re.compile(r"`\((?P<label>\.L_\w+)\)")
+_PTX_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]+)"', re.M)
+_PTX_LOC = re.compile(r"\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)")
 _PRODUCTS = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QGMMA", "DMMA", "FFMA", "HFMA2", "DFMA")
 _TENSOR = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QGMMA", "DMMA")
 _MEMORY = ("LDS", "LDSM", "STS", "LDG", "STG", "LDL", "STL", "LD", "ST", "LDGSTS", "UTMALDG", "UTMASTG", "UBLKCP", "RED",
@@ -160,6 +162,20 @@ def read(text: str, live: str = "") -> list[Kernel]:
                                    last.live)
     close()
     return kernels
+
+
+def ptx_lines(ptx: str, mangled: str) -> list[tuple[str, str]]:
+    """(text, "file:line" of its source or "") of each line of a kernel's PTX, or of all of it for "". Lines that only name a
+    place are left out."""
+    files = {number: name for number, name in _PTX_FILE.findall(ptx)}
+    one = re.search(rf"(?:\.visible|\.weak)?\s*\.entry\s+{re.escape(mangled)}\b.*?^\}}", ptx, re.S | re.M) if mangled else None
+    found, place = [], ""
+    for line in (one[0] if one else ptx).splitlines():
+        if at := _PTX_LOC.match(line):
+            place = f"{files.get(at['file'], '')}:{at['line']}"
+        elif line.strip():
+            found.append((line.expandtabs(4).rstrip(), place))
+    return found
 
 
 def control(high: int) -> Control:

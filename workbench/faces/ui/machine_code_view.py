@@ -3,7 +3,6 @@ what differs from another trial."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -37,7 +36,7 @@ def machine_code(trial: Trial, session: Session, others: list[Trial]) -> None:
     if reply.status is not Status.OK or not kernels:
         theme.html(f'<div class="foot">{escape(reply.headline)} {escape(reply.advice)}</div>')
         if reply.ptx:
-            _ptx(reply, "")
+            _ptx(reply, "", _ALL, trial, session)
         return
     names = [k.name for k in kernels]
     address.seed(f"asm kernel {trial.trial_id}", names, names[0], name="kernel")
@@ -52,13 +51,14 @@ def machine_code(trial: Trial, session: Session, others: list[Trial]) -> None:
         theme.html(theme.heading("Loops, the one with the most products first") + theme.table(
             ("loop", "depth", "source", "instructions", "what they are"),
             [[escape(cell).replace("/", "/<wbr>") for cell in row] for row in rows[:_MOST_LOOPS]], right=(0, 1, 3)))
-    _listing(kernel, trial, session)
+    shown = _listing(kernel, trial, session)
+    _ptx(reply, next((long for long, short in reply.names.items() if short == name), ""), shown, trial, session)
     _against(kernel, trial, session, others)
-    _ptx(reply, next((long for long, short in reply.names.items() if short == name), ""))
 
 
-def _listing(kernel: sass.Kernel, trial: Trial, session: Session) -> None:
-    """From a source line to its instructions by the box above, from an instruction to its source line by a click."""
+def _listing(kernel: sass.Kernel, trial: Trial, session: Session) -> str:
+    """From a source line to its instructions by the box above, from an instruction to its source line by a click. Returns what
+    is shown: the main loop, all, or a source line."""
     import pandas as pd  # half a second, which the page's first look need not wait for
     lines = dict.fromkeys(f"{i.file}:{i.line}" for i in kernel.code if i.file)
     count = {place: sum(f"{i.file}:{i.line}" == place for i in kernel.code) for place in lines} if len(lines) < 500 else {}
@@ -82,8 +82,13 @@ def _listing(kernel: sass.Kernel, trial: Trial, session: Session) -> None:
             "instruction": column.TextColumn(width=270), "source": column.TextColumn(width=190)})
     rows = event["selection"]["rows"] if event else []
     place = f"{code[rows[0]].file}:{code[rows[0]].line}" if rows and rows[0] < len(code) else shown if shown in lines else ""
-    if place:
-        file, _, line = place.rpartition(":")
+    _source_line(place, trial, session)
+    return shown
+
+
+def _source_line(place: str, trial: Trial, session: Session) -> None:
+    file, _, line = place.rpartition(":")
+    if file:
         theme.html(theme.excerpt(source_parts.parts(source_of(trial, session)).get(file, ""), int(line), name=file))
 
 
@@ -108,12 +113,21 @@ def _against(kernel: sass.Kernel, trial: Trial, session: Session, others: list[T
                '<div class="foot">Both have the same instructions.</div>')
 
 
-def _ptx(reply: MachineCode, mangled: str) -> None:
+def _ptx(reply: MachineCode, mangled: str, shown: str, trial: Trial, session: Session) -> None:
+    """The kernel's PTX, or what a source line became if one is `shown`; a click on a row shows its source line."""
     with st.expander("PTX", key="asm ptx", on_change="rerun") as box:
-        if box.open:
-            one = rf"(?:\.visible|\.weak)?\s*\.entry\s+{re.escape(mangled)}\b.*?^\}}"
-            found = re.search(one, reply.ptx, re.S | re.M) if mangled else None
-            st.code(found[0] if found else reply.ptx, language=None, line_numbers=True, height=480)
+        if not box.open:
+            return
+        import pandas as pd
+        lines = [(text, place) for text, place in sass.ptx_lines(reply.ptx, mangled) if shown in (_ALL, _MAIN, place)]
+        table = pd.DataFrame(lines, columns=["PTX", "source"])
+        column = st.column_config
+        event = st.dataframe(
+            table, hide_index=True, row_height=24, height=360, key=f"asm ptx {trial.trial_id} {mangled} {shown}",
+            on_select="rerun", selection_mode="single-row", placeholder="–", alt="PTX, one line per row",
+            column_config={"PTX": column.TextColumn(width=420), "source": column.TextColumn(width=190)})
+        rows = event["selection"]["rows"] if event else []
+        _source_line(lines[rows[0]][1] if rows and rows[0] < len(lines) else "", trial, session)
 
 
 def _answer(trial: Trial, session: Session) -> _Answer | None:
