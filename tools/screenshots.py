@@ -183,7 +183,7 @@ def take(shots: list[Shot], out: Path, *, width: int, theme: str) -> Iterator[st
                 shot.before(page)
                 settled(page)
                 high = page.get_by_test_id("stMain").evaluate("main => main.scrollHeight")
-                page.mouse.move(0, 0)  # no help of what was clicked
+                page.mouse.move(720, 4)  # no help of what was clicked
                 page.set_viewport_size({"width": width, "height": max(FIRST_SCREEN, min(high, MOST_HIGH))})
                 settled(page)
                 page.screenshot(path=out / f"{name}.png")

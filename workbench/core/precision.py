@@ -7,6 +7,7 @@ import re
 
 PRECISIONS_OF = {"float32": ("ieee", "tf32", "tf32x3"), "float16": ("fp16",), "bfloat16": ("bf16",),
                  "float64": ("fp64",)}
+PRECISIONS = tuple(p for found in PRECISIONS_OF.values() for p in found)
 FROM_STRICTEST = ("fp64", "ieee", "tf32", "fp16", "bf16")   # those of PyTorch's own ways
 # The precisions of PyTorch that a candidate of a precision competes with: PyTorch may be more accurate, not less.
 QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "ieee", "fp64"), "ieee": ("ieee", "fp64"),

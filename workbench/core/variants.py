@@ -15,10 +15,9 @@ from typing import Any
 from .env import shipped
 from .errors import BadRequest, RenderError, or_nearest
 from .layer import BACKWARD, CHANNELS_LAST, DIRECTIONS, DTYPES, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES
-from .precision import PRECISIONS_OF
+from .precision import PRECISIONS, PRECISIONS_OF
 from .shared_template import DIRECTIONS_OF_FOLDER, FOLDER, header_of, lines_of
 
-PRECISIONS = ("ieee", "tf32", "tf32x3", "fp16", "bf16", "fp64")
 FORMS = ("constant", "runtime")
 # A tunable of this name is 1 where the launcher takes activations that are channels_last in memory; else they are contiguous.
 TAKES_CHANNELS_LAST = "CHANNELS_LAST"

@@ -29,7 +29,7 @@ from .space import TuneSpace, class_for, key_of_parts
 _NEAR = 6            # entries of near layers that a search begins with
 
 
-def check() -> None:
+def must_be_writable() -> None:
     """Raises `BadRequest` where no winner could be kept: the file cannot be read or written."""
     file = tuned_file()
     try:

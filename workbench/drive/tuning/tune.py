@@ -93,7 +93,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     device, places = _answering(runner, places or (every_gpu(first) if request.device == "auto" else (first,)))
     device_name = places[0]
     if device.kind == "cuda" and with_finals and not request.templates:
-        store.check()
+        store.must_be_writable()
     asked_for = spaces(request, device)
     on_space({d: space.explain() for d, space in asked_for.items()})
     there = {d: space for d, space in asked_for.items() if len(space)}

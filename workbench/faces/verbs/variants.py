@@ -16,7 +16,8 @@ from ...core.layer import LAUNCHES, Workload
 from ...core.precision import PRECISIONS_OF
 from ...core.space import SearchSpace
 from ...core.start_config import start
-from ...core.variants import PRECISIONS, Variant, discover
+from ...core.precision import PRECISIONS
+from ...core.variants import Variant, discover
 from ...drive.exporting.best_recipe import arch_of, best_known, origin
 from ..arguments import add_workload, say_broken, workload_from
 

@@ -32,7 +32,7 @@ _KERNELBENCH = {torch.float32: 1e-4, torch.float64: 1e-4, torch.float16: 1e-2, t
 
 
 @dataclass(frozen=True)
-class Precision:
+class ErrorBound:
     """Relative error of each operand pair, unit round-offs of accumulator and stored result, and the most allowed."""
 
     operands: float
@@ -41,14 +41,14 @@ class Precision:
     most: float
 
 
-PRECISIONS = {
-    "ieee": Precision(0.0, 2.0**-24, 2.0**-24, 1.5e-4),
-    "tf32": Precision(2 * 2.0**-11, 2.0**-24, 2.0**-24, 2e-3),
+BOUNDS = {
+    "ieee": ErrorBound(0.0, 2.0**-24, 2.0**-24, 1.5e-4),
+    "tf32": ErrorBound(2 * 2.0**-11, 2.0**-24, 2.0**-24, 2e-3),
     # a = big + small, each in TF32. small * small (2^-22) is left out, and tensor cores truncate sums
-    "tf32x3": Precision(4 * 2.0**-22, 2 * 2.0**-24, 2.0**-24, 1.5e-4),
-    "fp16": Precision(0.0, 2.0**-24, 2.0**-11, 2e-3),
-    "bf16": Precision(0.0, 2.0**-24, 2.0**-8, 1.2e-2),
-    "fp64": Precision(0.0, 2 * 2.0**-53, 2.0**-53, 1e-11),  # twice: the truth has the same round-off
+    "tf32x3": ErrorBound(4 * 2.0**-22, 2 * 2.0**-24, 2.0**-24, 1.5e-4),
+    "fp16": ErrorBound(0.0, 2.0**-24, 2.0**-11, 2e-3),
+    "bf16": ErrorBound(0.0, 2.0**-24, 2.0**-8, 1.2e-2),
+    "fp64": ErrorBound(0.0, 2 * 2.0**-53, 2.0**-53, 1e-11),  # twice: the truth has the same round-off
 }
 HALF = {"fp16": 2.0**11, "bf16": 2.0**8}  # and the whole numbers up to which all are exact
 
@@ -56,7 +56,7 @@ HALF = {"fp16": 2.0**11, "bf16": 2.0**8}  # and the whole numbers up to which al
 def allowed_rel_l2(precision: str, reduction: int, *, from_float32: bool = False) -> float:
     """The relative L2 error that a result of that precision may have when each element sums `reduction` products.
     `from_float32`: its operands are not of that precision yet; both are rounded first."""
-    p = PRECISIONS[precision]
+    p = BOUNDS[precision]
     more = 2 * p.result if from_float32 and precision in HALF else 0.0
     return more + min(p.most, p.operands + 2 * p.accumulate * sqrt(reduction) + p.result)
 
