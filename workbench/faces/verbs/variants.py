@@ -13,10 +13,9 @@ from pathlib import Path
 from ...core.errors import BadRequest
 from ...core.gpu import sm_of
 from ...core.layer import LAUNCHES, Workload
-from ...core.precision import PRECISIONS_OF
+from ...core.precision import PRECISIONS, PRECISIONS_OF
 from ...core.space import SearchSpace
 from ...core.start_config import start
-from ...core.precision import PRECISIONS
 from ...core.variants import Variant, discover
 from ...drive.exporting.best_recipe import arch_of, best_known, origin
 from ..arguments import add_workload, say_broken, workload_from
