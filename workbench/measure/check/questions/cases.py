@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -17,6 +18,7 @@ from ..foreign.replies import Structure
 Change = dict[str, int | tuple[int, ...]]   # fields of a layer
 _SMALL = {1: 12, 2: 5, 3: 3}
 _BEYOND_A_GRID = (1 << 16) + 1   # blocks in the second or third dimension of a grid end at 65 535
+_LONG, _MOST_LONG, _LONG_S = (1025, 4097), 1 << 17, 0.5   # columns; values of the inputs; seconds
 _MOST_TWICE = 1 << 20   # values of the inputs of a case of more than twice the given size; of a layer: products for a tap
 
 
@@ -36,7 +38,7 @@ class Setting:
 @dataclass(frozen=True)
 class Case:
     """One call. `like`: the given inputs, whose range and dtype generic inputs take. `shapes`: of all inputs. `expanded`: its
-    grad_output is that of y.sum().backward(), one 1 with stride 0 in all dimensions."""
+    grad_output is that of y.sum().backward(), one 1 with stride 0 in all dimensions. `long`: of many columns."""
 
     name: str
     setting: Setting
@@ -45,6 +47,7 @@ class Case:
     layout: str = "contiguous"
     integers: bool = False
     expanded: bool = False
+    long: bool = False
 
     @property
     def workload(self) -> Workload | None:
@@ -219,6 +222,40 @@ def _generic_sizes(given: Case) -> Iterator[Case]:
         shapes = tuple((*s[:-2], size, s[-1]) if len(s) > 2 and s[-2] == rows else s for s in given.shapes)
         if sum(map(prod, shapes)) <= _MOST_TWICE:
             yield replace(given, shapes=shapes, name=f"second to last dimension {size}")
+    yield from _other_dimensions(given)
+    yield from _long_rows(given)
+
+
+def _other_dimensions(given: Case) -> Iterator[Case]:
+    """One larger and more than twice as large: those not changed by `_generic_sizes`. Together in all inputs that have the
+    number at the same place; where that is refused, a product may sum over it, at another place in each input."""
+    seen = {given.shapes}
+    for place, shape in enumerate(given.shapes):
+        for d, n in enumerate(shape):
+            if not place and d in (0, len(shape) - 1, len(shape) - 2):
+                continue
+            for size in (n + 1, 2 * n + 1):
+                for shapes, where in ((tuple((*s[:d], size, *s[d + 1:]) if len(s) > d and s[d] == n else s
+                                             for s in given.shapes), f"dimension {d} {size}"),
+                                      (tuple(tuple(size if m == n else m for m in s) for s in given.shapes),
+                                       f"{size} for each dimension of {n}")):
+                    if shapes not in seen and sum(map(prod, shapes)) <= _MOST_TWICE:
+                        seen.add(shapes)
+                        yield replace(given, shapes=shapes, name=where)
+
+
+def _long_rows(given: Case) -> Iterator[Case]:
+    """A block of a GPU has 1024 threads at most. Of a large batch two samples. It ends where one takes long."""
+    last = given.shapes[0][-1] if given.shapes and given.shapes[0] else 0
+    for size in _LONG:
+        begin = time.monotonic()
+        for case in (given, with_batch(given, 2, "")):
+            shapes = tuple((*s[:-1], size) if len(s) > 1 and s[-1] == last else s for s in case.shapes)
+            if last < size and shapes != case.shapes and sum(map(prod, shapes)) <= _MOST_LONG:
+                yield replace(given, shapes=shapes, name=f"last dimension {size}", long=True)
+                break
+        if time.monotonic() - begin > _LONG_S:
+            break
 
 
 def _generic_arguments(given: Case, defaults: dict[str, float]) -> Iterator[Case]:
