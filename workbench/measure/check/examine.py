@@ -98,7 +98,7 @@ class Examination:
             if not broken:
                 self.emit(Event("check", "without gradients, after .eval(), twice at once"))
                 self.questions += habits.ask(self.trial, small, gradients=gradients)
-                self.questions.append(magnitudes.ask_others(self.trial, small))
+                self.questions.append(magnitudes.ask_others(self.trial, small, gradients=gradients))
         self._others("empty_batch", [cases.with_batch(small, 0, "an empty batch")], gradients)
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "streams, graphs, memory"))

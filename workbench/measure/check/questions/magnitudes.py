@@ -56,9 +56,10 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
     return Question(_KEY, _QUESTION, Answer.PASSED, f"Yes: the same accuracy with values 2^{UP} times larger and smaller.")
 
 
-def ask_others(trial: TrialRun, given: cases.Case) -> Question:
+def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Question:
     """Zeros among the values. Of anything but one transposed convolution also values of the other sign, and larger ones. It is
-    not known whether such a module may get these, so a wrong result is a warning."""
+    not known whether such a module may get these, so a wrong result is a warning. Its derivative may jump at zero, where each
+    gradient between both sides is right: gradients are left out there."""
     if trial.drawn is not None and any(trial.drawn.structures) or not any(x.is_floating_point() for x in trial.given):
         return _skipped("Not asked: other values would not have the structure that get_inputs() gives them.", _OTHER_KEY,
                         _OTHER)
@@ -75,7 +76,8 @@ def ask_others(trial: TrialRun, given: cases.Case) -> Question:
             values = [_times(v, torch.randint(2, v.shape, generator=trial.generator, device=v.device).to(v.dtype))
                       for v in values]
         try:
-            problem = trial.run(given, values=values, gradients=False).problem("call", "values")
+            problem = trial.run(given, values=values, gradients=gradients and (bool(factor) or trial.drawn is None)).problem(
+                "call", "values", "gradients", "gradient_values")
         except (NotForReference, Ended):
             continue
         if problem is not None:
