@@ -21,7 +21,7 @@ RIGHT_BACKWARD = modules()["no_input_gradient_alone"].replace(" if ctx.needs_inp
 NORMED = reference("normed")
 NORMED_RIGHT = NORMED.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
 DOES_NOT_COUNT = NORMED_RIGHT.replace("return torch.tanh(self.norm(self.linear(x)))", """norm, y = self.norm, self.linear(x)
-        y = nn.functional.batch_norm(y, norm.running_mean, norm.running_var, norm.weight, norm.bias, self.training)
+        y = nn.functional.batch_norm(y, norm.running_mean, norm.running_var, norm.weight, norm.bias, norm.training)
         return torch.tanh(y)""")
 
 

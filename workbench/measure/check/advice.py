@@ -47,6 +47,19 @@ _OF_CUDA = (
      "Let all threads of a block reach the same __syncthreads(): move it out of the branch, and return after it."),
     ("launch timed out", Status.RUN_TIMEOUT, "Look for a loop without an end in the kernel."),
     ("", Status.KERNEL_FAULT, "Run it under compute-sanitizer: it names the line."))
+OF_DAILY_USE = {
+    "no_grad": "Compute the same values with and without gradient recording.",
+    "eval_mode": "Do the same as the reference if self.training is False.",
+    "two_calls": "Allocate a new output in each call. Save tensors for backward in ctx, not in self.",
+    "some_gradients": "Test ctx.needs_input_grad for each input separately.",
+    "second_backward": "Save tensors with ctx.save_for_backward, and let autograd add up the gradients.",
+    "views": "Read inputs and grad_output by their strides and storage offset, or take .contiguous() first.",
+    "overwritten": "Save tensors with ctx.save_for_backward: autograd then notices that they have changed.",
+    "parameters": "Read the parameters in each call. Do not keep a copy of them.",
+    "copied": "Keep tensors in parameters and buffers.",
+    "left_alone": "Do not write to parameters, buffers or grad_output.",
+    "settings": "Do not change what belongs to the whole process, or restore it.",
+    "strides": "Return a contiguous output, as the reference does, if other code reads its memory."}
 
 
 def advice_for_construction(error: Raised | Ended) -> str:

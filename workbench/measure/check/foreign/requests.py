@@ -258,6 +258,18 @@ class Stepped(DailyUse):
     parameters: tuple[str, ...] = ()
 
 
+class Overwritten(DailyUse):
+    op = "overwritten"
+
+
+@dataclass(frozen=True)
+class EvalAlone(DailyUse):
+    """`parts`: names of submodules, each of which is in eval mode once."""
+
+    op = "eval_alone"
+    parts: tuple[str, ...] = ()
+
+
 class Copied(DailyUse):
     op = "copied"
 
@@ -396,8 +408,8 @@ class Run(Request[Done]):
 
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
     Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, EvalMode, TwoCalls, SomeGradients, SecondBackward,
-    Views, Aliases, Stepped, Copied, AskLeft, SideStream, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow,
-    WarmUp, Prepare, PrepareWay, DropWays, Run)}
+    Views, Aliases, Stepped, Overwritten, EvalAlone, Copied, AskLeft,
+    SideStream, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare, PrepareWay, DropWays, Run)}
 
 
 def read(header: dict[str, Any]) -> Request[Any]:

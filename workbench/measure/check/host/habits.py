@@ -18,8 +18,10 @@ from ..foreign.requests import (
     AskLeft,
     Copied,
     DailyUse,
+    EvalAlone,
     EvalMode,
     NoGrad,
+    Overwritten,
     SecondBackward,
     SomeGradients,
     Stepped,
@@ -157,7 +159,8 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
 
 def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Parameters that were changed in place, as an optimizer does: what state_dict() then has of them, output and gradients.
-    Then the output with other Parameter objects of these values in their place, whose memory is transposed."""
+    Then the output after the same change through .data, which no version counts; and with other Parameter objects of these
+    values in their place, whose memory is transposed."""
     count = len(tensors) - len(request.parameters)
     values = [v.to(device) for v in tensors[count:]]
     (xs,), grad_outputs = _sets(request, tensors[:count], device)
@@ -171,14 +174,54 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
         wanted = _wanted(module, request.gradients, xs)
         output = module(*xs)
         there, grads = _gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
+        _overwrite(parameters, request.parameters, kept)
+        module(*xs)
+        for name, value in zip(request.parameters, values, strict=True):
+            parameters[name].data.copy_(value)
+        unversioned = module(*xs).detach()
     finally:
         _overwrite(parameters, request.parameters, kept)
-    results = [*saved, output.detach(), *grads]
+    results = [*saved, output.detach(), *grads, unversioned]
     with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):  # not of every module, a scripted one for example
         others: dict[str, torch.Tensor] = {
             n: torch.nn.Parameter(_turned(v)) for n, v in zip(request.parameters, values, strict=True)}
         results.append(torch.func.functional_call(module, others, tuple(x.detach() for x in xs)).detach())
     return Habit(first=there), results
+
+
+def overwritten(module: torch.nn.Module, request: Overwritten, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """The gradients, where the inputs are changed in place between forward and backward. No answer where autograd refuses."""
+    (xs,), (grad_output,) = _sets(request, tensors, device)
+    wanted = _wanted(module, request.gradients, xs)
+    output = module(*xs)
+    with torch.no_grad():
+        for x in xs:
+            if x.is_floating_point():
+                x.mul_(-2).add_(1)
+    there, grads = _gradients(request.gradients, wanted, output, grad_output)
+    return Habit(first=there), grads
+
+
+def eval_alone(module: torch.nn.Module, request: EvalAlone, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """The output, then that with each of `parts` alone in eval mode; without any, each submodule in turn, for a limited time.
+    Each call begins with the same buffers."""
+    (xs,), _ = _sets(request, tensors, device)
+    there = dict(module.named_modules())
+    parts = request.parts or tuple(n for n in there if n)
+    kept = [(b, b.detach().clone()) for b in module.buffers()]
+    results, names, begin = [module(*xs).detach().clone()], [], _monotonic()
+    for name in (n for n in parts if n in there):
+        if not request.parts and _monotonic() - begin > _MANY_S:
+            break
+        modes = [(one, one.training) for one in there[name].modules()]
+        _restore(kept)
+        there[name].eval()
+        results.append(module(*xs).detach().clone())
+        names.append(name)
+        for one, training in modes:
+            one.training = training
+    _restore(kept)
+    return Habit(first=tuple(names)), results
 
 
 def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -221,7 +264,8 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
         *state.values(), *grad_outputs]
 
 
-HABITS = (no_grad, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, copied)
+HABITS = (no_grad, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, overwritten, eval_alone,
+          copied)
 
 
 def _sets(request: DailyUse, tensors: Tensors, device: str) -> tuple[list[Tensors], Tensors]:
@@ -275,6 +319,12 @@ def _fresh_grads(module: torch.nn.Module) -> Iterator[None]:
 def _overwrite(parameters: dict[str, torch.Tensor], names: Sequence[str], values: Tensors) -> None:
     for name, value in zip(names, values, strict=True):
         parameters[name].copy_(value)
+
+
+@torch.no_grad()
+def _restore(kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for buffer, value in kept:
+        buffer.copy_(value)
 
 
 def _random_state(device: str) -> torch.Tensor:

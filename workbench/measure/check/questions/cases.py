@@ -18,6 +18,7 @@ from ..foreign.replies import Structure
 Change = dict[str, int | tuple[int, ...]]   # fields of a layer
 _SMALL = {1: 12, 2: 5, 3: 3}
 _BEYOND_A_GRID = (1 << 16) + 1   # blocks in the second or third dimension of a grid end at 65 535
+_CHANGED = 0.2  # a changed parameter differs by at most this part of its value
 _LONG, _MOST_LONG, _LONG_S = (1025, 4097), 1 << 17, 0.5   # columns; values of the inputs; seconds
 _MOST_TWICE = 1 << 20   # values of the inputs of a case of more than twice the given size; of a layer: products for a tap
 
@@ -201,6 +202,28 @@ def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> l
             values = torch.randn(shape, **how)
         found.append(values.to(kind))
     return found
+
+
+def changed_state(case: Case, names: Sequence[str], state: tuple[Sequence[str], list[torch.Tensor]], generator: torch.Generator
+                  ) -> tuple[Sequence[str], list[torch.Tensor]]:
+    """All parameters, by a fifth of each value at most; those that are nothing but zeros become something. Tensors that are
+    equal stay so: they may be one."""
+    how: dict[str, Any] = {"generator": generator, "device": generator.device}
+    made: list[tuple[torch.Tensor, torch.Tensor]] = []
+    changed = []
+    for name, value in zip(*state, strict=True):
+        if name not in names or not value.is_floating_point():
+            changed.append(value)
+            continue
+        new = next((n for old, n in made if old.shape == value.shape and torch.equal(old, value)), None)
+        if new is None:
+            drawn = 2 * torch.rand(value.shape, **how) - 1
+            new = (value * (1 + _CHANGED * drawn) if bool(value.any()) else _CHANGED * drawn).to(value.dtype)
+            if case.setting.layer is not None:  # as in a pruned network
+                new *= torch.randint(8, value.shape, **how) != 0
+            made.append((value, new))
+        changed.append(new)
+    return state[0], changed
 
 
 def _generic_sizes(given: Case) -> Iterator[Case]:

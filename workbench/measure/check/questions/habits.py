@@ -13,6 +13,7 @@ import torch
 from ....core.answers import Answer, Question
 from ....core.check_parts import Log
 from ....core.trial import Status
+from ..advice import OF_DAILY_USE
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Habit, Left
 from ..foreign.requests import (
@@ -20,8 +21,10 @@ from ..foreign.requests import (
     AskLeft,
     Copied,
     DailyUse,
+    EvalAlone,
     EvalMode,
     NoGrad,
+    Overwritten,
     SecondBackward,
     SomeGradients,
     Stepped,
@@ -30,35 +33,24 @@ from ..foreign.requests import (
 )
 from ..party import Party
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, same_bits, wide
-from .cases import Case, with_batch
+from .cases import Case, changed_state, with_batch
 
 ASKED = {
     "no_grad": "Right under no_grad and in inference_mode?", "eval_mode": "Right after .eval(), and back again?",
     "buffers": "Changes its buffers as the reference does?", "two_calls": "Right while two outputs are in use?",
     "some_gradients": "Right when only some gradients are wanted?", "second_backward": "Right for a second backward?",
-    "views": "Right for views, and for a transposed grad_output?", "parameters": "Right when its parameters have changed?",
+    "views": "Right for views, and for a transposed grad_output?",
+    "overwritten": "Right when its input changes before the backward?", "parameters": "Right when its parameters have changed?",
     "copied": "Right as a deep copy?", "left_alone": "Leaves its state and grad_output alone?",
     "settings": "Leaves torch's settings alone?", "strides": "Lies in memory as the reference's output?"}
 KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides"))  # of these there may be none
-_ADVICE = {
-    "no_grad": "Compute the same values with and without gradient recording.",
-    "eval_mode": "Do the same as the reference if self.training is False.",
-    "two_calls": "Allocate a new output in each call. Save tensors for backward in ctx, not in self.",
-    "some_gradients": "Test ctx.needs_input_grad for each input separately.",
-    "second_backward": "Save tensors with ctx.save_for_backward, and let autograd add up the gradients.",
-    "views": "Read inputs and grad_output by their strides and storage offset, or take .contiguous() first.",
-    "parameters": "Read the parameters in each call. Do not keep a copy of them.",
-    "copied": "Keep tensors in parameters and buffers.",
-    "left_alone": "Do not write to parameters, buffers or grad_output.",
-    "settings": "Do not change what belongs to the whole process, or restore it.",
-    "strides": "Return a contiguous output, as the reference does, if other code reads its memory."}
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
+_BY_DATA = "After a change through .data, which does not count as a new version"
 _OTHER_COUNT = "It returns a different number of results."
 _SAME_BUFFER = 1e-2   # relative L2: its exact values are asked elsewhere
 _SEED_OF_NEW = 45  # the state replaces what it draws
 _MOST_NAMES = 4   # tensors whose gradient alone is wanted
 _LARGE = 1 << 20  # values of all inputs
-_CHANGED = 0.2  # a changed parameter differs by at most this part of its value
 
 
 class _Not(Exception):
@@ -79,8 +71,8 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
             yield Question(key, ASKED[key], Answer.SKIPPED, "Not asked: this case is already wrong at a small size.")
         return
     asker = _Habits(trial, first, second, other)
-    for one in (asker.no_grad, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views, asker.parameters,
-                asker.copied, asker.left, asker.eval_mode):
+    for one in (asker.no_grad, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views, asker.overwritten,
+                asker.parameters, asker.copied, asker.left, asker.eval_mode):
         if not trial.candidate.given_up:
             found = one()
             if one == asker.no_grad:
@@ -328,11 +320,30 @@ class _Habits:
             about = replace(self.first, **{key: {"output": values[0]} | {
                 n: self.trial.tangent(usual[place - 3], values[place]) for n, place in of_eval.items()
                 if n in self.first.expected} for key, values in (("expected", truth), ("own", own))})
-            return self._compared([(_MODES[0], about, dict(zip(facts.first, results[3:start], strict=True)))])
+            return self._compared([(_MODES[0], about, dict(zip(facts.first, results[3:start], strict=True)))]) or \
+                self._parts_in_eval()
         found = [self._question("eval_mode", wrong, "Yes: the same as the reference in both modes.")]
         if buffers and found[0].answer is not Answer.SKIPPED and self.trial.loads_state:
             found.append(self._of_buffers(buffers, left))
         return found
+
+    def _parts_in_eval(self) -> str:
+        """Each submodule alone, as in a frozen batch norm, where this changes the reference's output."""
+        case, (names, values), usual = self.first.case, self.first.state, partial(EvalAlone, inputs=len(self.first.inputs))
+        if not any("." in n for n in names):
+            return ""
+        facts, (plain, *truth) = self.trial.reference.ask(usual, self.trial.how(case, dtype="float64"), list(
+            map(wide, self.first.inputs)), (names, list(map(wide, values))))
+        expected = {n: t for n, t in zip(facts.first, truth, strict=True) if not torch.allclose(t, plain)}
+        if not expected:
+            return ""
+        usual = partial(usual, parts=tuple(expected))
+        facts, (_, *results) = self.trial.reference.ask(usual, self.trial.how(case), self.first.inputs, self.first.state)
+        own = dict(zip(facts.first, results, strict=True))
+        facts, (_, *results) = self._asked(partial(EvalAlone, parts=tuple(expected)), [self.first])
+        return self._compared([(f"Where {n} alone is in eval mode", replace(
+            self.first, grad_output=None, expected={"output": expected[n]}, own={"output": own[n]}), {"output": got})
+            for n, got in zip(facts.first, results, strict=False) if n in own])
 
     def parameters(self) -> list[Question]:
         """Other values in the state that both were given when they were new."""
@@ -341,13 +352,43 @@ class _Habits:
 
         def wrong() -> str:
             try:
-                outcome = self.trial.run(replace(self.first.case, integers=False), state=self._changed(),
-                                         gradients=self.first.grad_output is not None)
+                first = self.first
+                changed = changed_state(first.case, first.names, first.state, self.trial.generator)
+                outcome = self.trial.run(replace(first.case, integers=False), state=changed,
+                                         gradients=first.grad_output is not None)
             except NotForReference as error:
                 raise _Not(f"The reference does not accept other parameters: {error}") from error
             problem = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
             return problem.seen if problem else self._stepped(outcome)
-        return [self._question("parameters", wrong, "Yes: loaded, changed in place, and replaced.")]
+        question = self._question("parameters", wrong, "Yes: loaded, changed in place, and replaced.")
+        return [_as_warning(question) if question.seen.startswith(f"No. {_BY_DATA}") else question]
+
+    def overwritten(self) -> list[Question]:
+        """A file may raise. If the reference raises, nobody can depend on the gradients, and wrong ones are a warning."""
+        names = self.first.names if self.first.grad_output is not None else []
+        raises: list[bool] = []
+
+        def wrong() -> str:
+            request = partial(Overwritten, inputs=len(self.first.inputs), gradients=tuple(names))
+            given = [*self.first.inputs, self.first.grad_output]
+            said = "Its input was changed in place before the backward"
+            try:
+                facts, results = self.trial.reference.ask(request, self.trial.how(self.first.case), given, self.first.state)
+                if self._compared([(said, self.first, dict(zip(facts.first, results, strict=True)))]):
+                    raise _Not("the reference itself gives other gradients.")
+            except Raised:
+                raises.append(True)
+            try:
+                facts, results = self._asked(Overwritten, [self.first], gradients=names)
+            except Raised:
+                return ""
+            if len(results) != len(facts.first):
+                return _OTHER_COUNT
+            return self._compared([(said, self.first, dict(zip(facts.first, results, strict=True)))])
+        if not names:
+            return []
+        question = self._question("overwritten", wrong, "Yes: it raises, or its gradients are those of the first values.")
+        return [_as_warning(question) if raises else question]
 
     def _stepped(self, outcome: Outcome) -> str:
         """`outcome`: of the changed parameters, which were loaded there. Here they are changed in place, then replaced."""
@@ -358,8 +399,8 @@ class _Habits:
         facts, results = self.trial.candidate.ask(request, self.trial.how(outcome.case), given, self.state)
         there, saved = list(facts.first) if names else [], results[:len(changed)]
         results = results[len(changed):]
-        rest = results[1 + len(there):]
-        if len(rest) > 1 or not results:
+        unversioned, *rest = results[1 + len(there):] or [None]
+        if len(rest) > 1 or unversioned is None:
             return _OTHER_COUNT
         if stale := [n for (n, v), now in zip(changed.items(), saved, strict=True) if not same_bits(now.to(v.dtype), v)]:
             return f"After a change in place its state_dict has the old values of {stale[0]}."
@@ -367,7 +408,8 @@ class _Habits:
             return f"After a change in place autograd gives no {lost}."
         return self._compared((("After a change in place", outcome, {"output": results[0]}),
                                ("After a change in place", outcome, dict(zip(there, results[1:1 + len(there)], strict=True))),
-                               *(("With other Parameter objects", outcome, {"output": one}) for one in rest)))
+                               *(("With other Parameter objects", outcome, {"output": one}) for one in rest),
+                               (_BY_DATA, outcome, {"output": unversioned})))
 
     def _many_calls(self) -> str:
         """Of many calls. And a reference may return its own input, too."""
@@ -408,11 +450,11 @@ class _Habits:
             return Question(key, ASKED[key], Answer.SKIPPED, f"Not asked: {error}")
         except (Raised, Ended) as error:
             problem: Problem = problem_of(error)
-            return Question(key, ASKED[key], Answer.FAILED, f"No. {problem.seen}", problem.advice or _ADVICE[key],
+            return Question(key, ASKED[key], Answer.FAILED, f"No. {problem.seen}", problem.advice or OF_DAILY_USE[key],
                             str(problem.status), Log(log=problem.log[-3000:] or None))
         if not said:
             return Question(key, ASKED[key], Answer.PASSED, yes)
-        return Question(key, ASKED[key], Answer.FAILED, f"No. {said}", _ADVICE[key], str(status))
+        return Question(key, ASKED[key], Answer.FAILED, f"No. {said}", OF_DAILY_USE[key], str(status))
 
     def _of_buffers(self, names: list[str], left: list[tuple[str, bool]]) -> Question:
         """Whether a buffer only counts calls. Another count does not change the module's results."""
@@ -449,28 +491,6 @@ class _Habits:
         about = replace(outcome, problems=[], got=got, errors=dict(outcome.errors))
         self.trial.compare(about)
         return about.problems[0].seen if about.problems else ""
-
-    def _changed(self) -> tuple[list[str], list[torch.Tensor]]:
-        """All parameters, by a fifth of each value at most; those that are nothing but zeros become something. Tensors that are
-        equal stay so: they may be one."""
-        names, values = self.first.state
-        how = {"generator": self.trial.generator, "device": self.trial.generator.device}
-        made: list[tuple[torch.Tensor, torch.Tensor]] = []
-        changed = []
-        for name, value in zip(names, values, strict=True):
-            if name not in self.first.names or not value.is_floating_point():
-                changed.append(value)
-                continue
-            new = next((n for old, n in made if old.shape == value.shape and torch.equal(old, value)), None)
-            if new is None:
-                drawn = 2 * torch.rand(value.shape, **how) - 1
-                new = (value * (1 + _CHANGED * drawn) if bool(value.any()) else _CHANGED * drawn).to(value.dtype)
-                if self.first.case.setting.layer is not None:  # as in a pruned network
-                    new *= torch.randint(8, value.shape, **how) != 0
-                made.append((value, new))
-            changed.append(new)
-        return names, changed
-
 
 
 def _as_warning(question: Question) -> Question:
