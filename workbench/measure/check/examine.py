@@ -21,6 +21,8 @@ from .advice import advice_for_construction
 from .clock import times
 from .clock.contestant import Beside
 from .foreign.process import Ended, Raised
+from .foreign.replies import Output
+from .party import Party
 from .progress import Progress
 from .questions import cases, gpu_questions, habits, kernelbench, magnitudes, shrink, tf32
 from .questions.cases import Case
@@ -296,13 +298,42 @@ class Examination:
             self._fail("same_bits", Problem("call", Status.WORKER_DIED, f"No. When called again: {_said(error)}"))
             return
         if not others:
-            self._pass("same_bits", f"Yes, {_RUNS} runs.")
+            self._same_gradients(outcome)
             return
         seen = f"No. {others} of {_RUNS - 1} further runs gave different bits, up to {numbers.error(apart)} apart."
         wrong, advice = outcome.problem("values") is not None, DEFAULT_ADVICE[Status.NONDETERMINISTIC]
         little = apart < _ROUNDING and not wrong
         self.questions.append(Question("same_bits", _ASKED["same_bits"], Answer.WARNED if little else Answer.FAILED, seen,
                                        advice, str(Status.NONDETERMINISTIC)))
+
+    def _same_gradients(self, outcome: Outcome) -> None:
+        """The outputs have the same bits. Other bits of gradients are a warning, if the reference's are always the same."""
+        few = sum(x.numel() for x in outcome.inputs) <= _MOST_VALUES
+        names = outcome.names if few and outcome.grad_output is not None and not outcome.problems else []
+        try:
+            other = self._unlike_gradients(self.trial.candidate, outcome) if names else ""
+            if other and not self._unlike_gradients(self.trial.reference, outcome):
+                self.questions.append(Question(
+                    "same_bits", _ASKED["same_bits"], Answer.WARNED, f"No. The output has equal bits in {_RUNS} runs, but "
+                    f"{self.trial.plain(other)} has not. The reference's has.", "Sum in a fixed order, without atomics.",
+                    str(Status.NONDETERMINISTIC)))
+                return
+        except (Raised, Ended):  # other questions find it
+            pass
+        self._pass("same_bits", f"Yes, {_RUNS} runs{', also of the gradients' if names else ''}.")
+
+    def _unlike_gradients(self, party: Party, outcome: Outcome) -> str:
+        """The first gradient that has other bits in a further run."""
+        first: list[torch.Tensor] = []
+        state = outcome.state if party is self.trial.reference or self.trial.loads_state else None
+        for _ in range(_RUNS):
+            facts, (_, *grads) = party.call(self.trial.how(self.given), outcome.inputs, state=state, layout=self.given.layout,
+                                            gradients=outcome.names, grad_output=outcome.grad_output)
+            there = [n for n in facts.gradients if n] if isinstance(facts, Output) else []
+            first = first or grads
+            if wrong := [n for n, a, b in zip(there, first, grads, strict=False) if not same_bits(a, b)]:
+                return wrong[0]
+        return ""
 
     def _called_again(self, outcome: Outcome, state: State | None) -> tuple[int, float]:
         """How many of some further runs gave other bits than the first of them, and how far apart they were."""
@@ -324,6 +355,7 @@ class Examination:
         right: list[str] = []
         wrong: list[tuple[str, Problem, Outcome]] = []
         not_drawn, repeated = "", False
+        drawn_alike = any(q.key == "same_draw" and q.answer is Answer.PASSED for q in self.questions)
         for case in tried:
             if self.trial.candidate.given_up:
                 break
@@ -335,12 +367,16 @@ class Examination:
             except NotDrawn as error:
                 not_drawn = str(error)
                 continue
-            except NotForReference:
+            except NotForReference:  # these arguments may need other inputs
+                if drawn_alike and key == "other_arguments" and (found := self._other_draw(case)):
+                    wrong.append((case.name, found, Outcome(case)))
                 continue
             except Ended as error:
                 self._skip((key,), f"The reference ended: {error.headline}")
                 return
             found = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
+            if found is None and key == "other_arguments" and drawn_alike:
+                found = self._other_draw(case)
             if found is None:
                 right.append(case.name)
             elif self.raised and found.seen == self.raised:
@@ -366,7 +402,7 @@ class Examination:
                 str(problem.status)))
         else:
             name, problem, outcome = wrong[0]
-            if self.first_wrong is None or (not self.first_wrong.got and outcome.got):
+            if problem.about != "state" and (self.first_wrong is None or (not self.first_wrong.got and outcome.got)):
                 self.first_wrong = outcome
             good = f"; right for {_listed(right)}." if right else "."
             if len(wrong) > 1 or right:
@@ -374,6 +410,20 @@ class Examination:
             else:  # the question names the one case, or nearly
                 seen = f"No. {problem.seen}" if key in _ONE_CASE else f"No. For {name}: {problem.seen}"
             self._fail(key, replace(problem, seen=seen))
+
+    def _other_draw(self, case: Case) -> Problem | None:
+        """Its first parameters, where those of the given arguments are the reference's."""
+        how = self.trial.how(case)
+        if how not in self.trial.reference.drawn:
+            return None
+        facts, theirs = self.trial.reference.drawn[how]
+        try:
+            _, ours = self.trial.candidate.drawn.get(how) or self.trial.candidate.make(how)
+        except (Raised, Ended):
+            return None
+        name = next((n for n, a, b in zip(facts.names, theirs, ours, strict=False) if not same_bits(a, b)), "")
+        return Problem("state", Status.MISMATCH, f"Under the same seed {name} differs.", "Draw the parameters as the reference "
+                       "does, whatever the arguments.") if name else None
 
     # -- what it means ------------------------------------------------------------------------------------------
 

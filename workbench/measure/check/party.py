@@ -16,6 +16,7 @@ from .foreign.requests import OfModule, OnGpu
 
 R = TypeVar("R")
 _MOST_DEATHS = 1
+_KEPT = 4   # draws: a case makes two or three
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Party:
         self._loaded_in = -1
         self._count = 0
         self.facts: Loaded | None = None
+        self.drawn: dict[Construction, tuple[Made, list[torch.Tensor]]] = {}   # what `make` gave last
 
     @property
     def given_up(self) -> bool:
@@ -71,6 +73,7 @@ class Party:
         answer = self.process.ask(requests.Make(name, how.arguments, how.keywords, how.seed, how.dtype, how.numbers),
                                   limit_s=max(60.0, self.process.limits.call_s), doing="the module was constructed")
         self._made[how] = name
+        self.drawn = {**dict(list(self.drawn.items())[1 - _KEPT:]), how: answer}
         return answer
 
     def draw(self, seed: int) -> list[torch.Tensor]:

@@ -76,8 +76,9 @@ def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Questi
             values = [_times(v, torch.randint(2, v.shape, generator=trial.generator, device=v.device).to(v.dtype))
                       for v in values]
         try:
-            problem = trial.run(given, values=values, gradients=gradients and (bool(factor) or trial.drawn is None)).problem(
-                "call", "values", "gradients", "gradient_values")
+            outcome = trial.run(given, values=values, gradients=gradients and (bool(factor) or trial.drawn is None))
+            of_gradients = ("gradients", "gradient_values") if all(map(_finite, outcome.own.values())) else ()
+            problem = outcome.problem("call", "values", *of_gradients)
         except (NotForReference, Ended):
             continue
         if problem is not None:
@@ -140,6 +141,10 @@ def _scales(trial: TrialRun, given: Outcome, x: torch.Tensor, of_state: list[tor
     one = torch.tensor(1.0)
     before, after = output(one, [one] * len(values)), output(x, of_state)
     return before.is_floating_point() and distance(after / y, before)[0] <= _SAME
+
+
+def _finite(v: torch.Tensor) -> bool:
+    return bool(v.isfinite().all())
 
 
 def _times(v: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
