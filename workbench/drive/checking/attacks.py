@@ -239,6 +239,7 @@ def _filled(frame: str, parts: dict[str, str]) -> str:
         body += "        self.scale = scale\n" * ("scale" in parts.get("parameters", ""))
         body += "\n"
     if "forward" in parts:
+        names += [parts["options"]] if "options" in parts else []
         body += f"    def forward(self, {', '.join(names)}):\n        {parts['forward']}\n"
     return frame.replace("@BASE@", parts.get("base", "nn.Module")).replace("@BODY@", body or "    pass\n")
 

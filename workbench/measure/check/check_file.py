@@ -139,6 +139,7 @@ class _Check:
             if setting.layer is None:
                 trial.drawn = self._drawn(given, trial)
                 self.questions += trial.drawn.warnings()
+            self._options(reference.loaded)
             trial.convolves = reference.convolves
             if not trial.convolves:
                 trial.of_float32 = "ieee"
@@ -230,6 +231,13 @@ class _Check:
                                        f"computes in {DECLARED[usual]} on this device.",
                                        "Compute in float32 if you need its accuracy."))
         return name
+
+    def _options(self, reference: Loaded) -> None:
+        """Warns of options of the reference's forward that the file's has not: calls with them are not made."""
+        if lacks := [n for n in reference.options if n not in self.candidate.load().options]:
+            self.questions.append(Question(
+                "options", "Takes the options of forward?", Answer.WARNED, f"No. Its forward has no option "
+                f"{', '.join(lacks)}. The reference's has.", "Add the option, if other code uses it.", str(Status.MISMATCH)))
 
     def _drawn(self, given: list[torch.Tensor], trial: TrialRun) -> Drawn:
         try:

@@ -66,13 +66,15 @@ class Told(Answer):
 
 @dataclass(frozen=True)
 class Loaded(Answer):
-    """`parameters` of the class's constructor, and the `defaults` of those that are numbers."""
+    """`parameters` of the class's constructor, and the `defaults` of those that are numbers. `options`: the parameters of
+    forward that have a default value, if the file itself defines it."""
 
     parameters: tuple[str, ...]
     defaults: dict[str, bool | int | float]
     calls: tuple[InlineCall, ...]
     seconds: float
     own_export: bool
+    options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

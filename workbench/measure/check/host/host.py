@@ -104,7 +104,7 @@ class Host:
         defaults = {p.name: p.default for p in signature.parameters.values()
                     if isinstance(p.default, int | float) and math.isfinite(p.default)}
         return Loaded(tuple(named), defaults, tuple(self.loaded.calls), round(_monotonic() - begin, 2),
-                      self.loaded.own_export), []
+                      self.loaded.own_export, _options(self.cls)), []
 
     def give(self, request: requests.Give, tensors: Tensors) -> tuple[Given, Tensors]:
         """get_init_inputs() and get_inputs() of a reference, each under the seed."""
@@ -170,6 +170,14 @@ class Host:
 
     def run(self, request: requests.Run, tensors: Tensors) -> tuple[Done, Tensors]:
         return self.batch.run(request)
+
+
+def _options(cls: Any) -> tuple[str, ...]:
+    """Parameters of forward that may be left out."""
+    forward = inspect.unwrap(getattr(cls, "forward", None) or _options)
+    if getattr(getattr(forward, "__code__", None), "co_filename", "") != FILE:
+        return ()
+    return tuple(n for n, p in inspect.signature(forward).parameters.items() if p.default is not p.empty)
 
 
 def _with_numbers(numbers: dict[int, Any], module: torch.nn.Module, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
