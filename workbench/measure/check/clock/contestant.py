@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from ..foreign.process import Ended, ForeignProcess, Raised
 from ..party import Construction, Party
 from ..questions.cases import Case
 from ..trialrun import ResultErrors
+from .timed_input import Drawn, TimedInputs, strips
 
 
 class NotVaried(Exception):
@@ -39,6 +41,15 @@ class Contestant:
     way: str = ""               # a key of LADDER; "" is the module as it is called
     strides: tuple[tuple[int, ...], ...] | None = None
     precision: str = ""
+
+
+def renewed(process: ForeignProcess, inputs: TimedInputs, fresh: list[torch.Tensor], source: random.Random) -> list[Drawn]:
+    """One call with a set that the process has not seen, where there is a `fresh` one."""
+    if not fresh:
+        return []
+    process.ask(requests.Renew(), fresh)
+    inputs.sets[0] = fresh
+    return [(0, strips(source))]
 
 
 class Ahead:

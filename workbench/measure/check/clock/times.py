@@ -27,7 +27,7 @@ from ..foreign.waiting import Took
 from ..party import Construction, Party
 from ..questions import jumps
 from ..trialrun import State, TrialRun, wide
-from .contestant import ENDS_TIMING, Contestant, NotTimed, NotVaried, Plan, Wrong, why_not_timed
+from .contestant import ENDS_TIMING, Contestant, NotTimed, NotVaried, Plan, Wrong, renewed, why_not_timed
 from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, settled, why_left_out
 from .slots import Limit, Slots, differs, results, rounded
 from .timed_input import Drawn, timed_inputs
@@ -150,9 +150,8 @@ class _Bench:
         for contestant in modes.values():
             self._called(contestant, min(calls, 3), timed=False)
         samples: dict[str, list[float]] = {name: [] for name in modes}
-        empties: list[float] = []
         bounds: dict[str, list[tuple[float, ...]]] = {name: [] for name in modes}
-        slowed: list[bool] = []
+        empties, slowed = list[float](), list[bool]()
         running = [name for name in modes if name]
         # All results of a turn are compared with those of PyTorch, which gets the same inputs in the same order.
         beside = next((key for key, way in modes.items() if key and way.strides is None and way.process == _REFERENCE), "")
@@ -194,8 +193,7 @@ class _Bench:
             key, LADDER[key].name, way.precision, tuple(samples[key]), summaries[key], tuple(bounds[key]), way.process, (),
             LADDER[key].drop_in, WHY_NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
         found = CheckTimes(
-            summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, sum(t < len(slowed) for t in checked),
-            sum(slowed),
+            summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, sum(t < len(slowed) for t in checked), sum(slowed),
             precision=self._own_precision(), empty_ms=sorted(empties)[len(empties) // 2],
             baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
@@ -207,14 +205,16 @@ class _Bench:
         return found
 
     def _singly(self, ours: Contestant, way: Contestant) -> OneByOne:
-        """Samples of both in batches of one call. A larger batch names all inputs at once: a file could join them."""
+        """Samples of both, each call a batch and, if an input cannot be multiplied, a new draw. A file could join large batches."""
         samples: dict[str, list[float]] = {"ours": [], "theirs": []}
         checked, small = self.random.sample(range(_SINGLE_TURNS), _CHECKED), self.stride < _SMALL_BYTES
+        same = self.direction == "forward" and not all(f.numel() for f in self.inputs.factors)
         for turn in range(_SINGLE_TURNS):
-            empty = self._empty(1)
+            empty, fresh = self._empty(1), self.trial.inputs(self.case) if same else []
             for name, who in self.random.sample([("ours", ours), ("theirs", way)], 2):
                 self._warm(who, 2)
-                took = self._batch(who, 1, check=name == "ours" and (turn in checked or small))
+                self.order = renewed(self.parties[who.process].process, self.inputs, fresh, self.random)
+                took = self._batch(who, 1, check=name == "ours" and (turn in checked or small), again=True)
                 samples[name].append(1e3 * waiting.middle(took, empty))
         self._turn(_CANDIDATE)
         return OneByOne(tuple(samples["ours"]), tuple(samples["theirs"]))

@@ -356,6 +356,14 @@ class Prepare(Request[Prepared]):
 
 
 @dataclass(frozen=True)
+class Renew(Request[Nothing]):
+    """These tensors replace the first set of the timed calls."""
+
+    op = "renew"
+    answer = Nothing
+
+
+@dataclass(frozen=True)
 class WarmUp(Request[Nothing]):
     """Call these ways of PyTorch's once in both directions, with inputs of this kind: what they compile is then cached."""
 
@@ -409,7 +417,7 @@ class Run(Request[Done]):
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
     Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, EvalMode, TwoCalls, SomeGradients, SecondBackward,
     Views, Aliases, Stepped, Overwritten, EvalAlone, Copied, AskLeft,
-    SideStream, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare, PrepareWay, DropWays, Run)}
+    SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare, PrepareWay, DropWays, Run)}
 
 
 def read(header: dict[str, Any]) -> Request[Any]:
