@@ -205,7 +205,7 @@ class _Bench:
         return found
 
     def _singly(self, ours: Contestant, way: Contestant) -> OneByOne:
-        """Samples of both, each call a batch and, if an input cannot be multiplied, a new draw. A file could join large batches."""
+        """Samples of both, each call a batch and, if an input cannot be multiplied, a new draw. A file could join a batch."""
         samples: dict[str, list[float]] = {"ours": [], "theirs": []}
         checked, small = self.random.sample(range(_SINGLE_TURNS), _CHECKED), self.stride < _SMALL_BYTES
         same = self.direction == "forward" and not all(f.numel() for f in self.inputs.factors)
