@@ -316,3 +316,91 @@ def test_two_gpus_are_shown_side_by_side_and_not_compared(page, tmp_path):
     page.locator(".st-key-bench_gpu").get_by_text("NVIDIA H200", exact=True).click()
     strip(page).filter(has_text="Measured on NVIDIA H200, full size").wait_for()
     page.wait_for_function("location.search.includes('gpu=NVIDIA')")
+
+
+# Of each chart: how far its points leave the area of its axes, how far its texts leave the chart, and how much the texts that
+# are drawn beside lines or points cover of each other, in pixels.
+_CHARTS = """() => [...document.querySelectorAll('.js-plotly-plot')].map(chart => {
+  const box = chart.getBoundingClientRect(), size = chart._fullLayout._size;
+  const out = (inner, left, top, right, bottom) => Math.max(left - inner.left, top - inner.top, inner.right - right,
+                                                            inner.bottom - bottom);
+  const boxes = (what, pick) => [...chart.querySelectorAll(what)].filter(pick || (() => true))
+    .map(e => e.getBoundingClientRect());
+  const centre = b => ({left: (b.left + b.right) / 2, right: (b.left + b.right) / 2,
+                        top: (b.top + b.bottom) / 2, bottom: (b.top + b.bottom) / 2});
+  const points = boxes('.point').map(centre).map(b => out(b, box.left + size.l, box.top + size.t,
+                                                         box.left + size.l + size.w, box.top + size.t + size.h));
+  const notes = boxes('.annotation-text', e => !/^(not|does|only)/.test(e.textContent));
+  const cover = notes.flatMap((a, i) => notes.slice(i + 1).map(b => Math.min(
+    Math.min(a.right, b.right) - Math.max(a.left, b.left), Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top))));
+  return {points: points.length, left: Math.max(...points), texts: Math.max(...boxes('text', e => e.textContent).map(
+          b => out(b, box.left, box.top, box.right, box.bottom))), cover: Math.max(0, ...cover)};
+})"""
+# Text against what is behind it, as WCAG counts: the smallest contrast of these elements.
+_CONTRAST = """what => Math.min(...[...document.querySelectorAll(what)].map(element => {
+  const light = colour => { const [r, g, b] = colour.match(/[\\d.]+/g).map(v => v / 255)
+    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  let behind = element;
+  while (getComputedStyle(behind).backgroundColor === 'rgba(0, 0, 0, 0)') behind = behind.parentElement;
+  const style = getComputedStyle(element), text = light(element.closest('svg') ? style.fill : style.color);
+  const ground = light(getComputedStyle(behind).backgroundColor);
+  return (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05);
+}))"""
+_TEXTS = (".layer .mono", ".layer .mute", ".strip .t", ".strip .s", ".strip .b", ".js-plotly-plot .ytick text",
+          ".js-plotly-plot .annotation-text", ".foot")
+
+
+def test_results_are_in_sight_at_1440_at_1024_and_at_twice_the_size_in_light_and_in_dark(chromium, serving, tmp_path):
+    """With the recorded session; and the page Compare of it is no longer than a few screens."""
+    recorded = Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench.zip"
+    (tmp_path / "sessions").mkdir(exist_ok=True)
+    shutil.copy(recorded, tmp_path / "sessions")
+    context = chromium.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce", color_scheme="light")
+    context.set_default_timeout(200_000)
+    page = context.new_page()
+
+    def settled() -> None:
+        page.locator('[data-testid="stDataFrame"] canvas').first.wait_for()
+        page.locator('[data-test-script-state="notRunning"]').wait_for()
+        page.wait_for_timeout(400)  # a chart is laid out anew after its window
+
+    def wider_than_the_window() -> bool:
+        return page.evaluate("""() => [document.documentElement, ...document.querySelectorAll(
+            '[data-testid=stMain], [data-testid=stMainBlockContainer]')].some(e => e.scrollWidth > e.clientWidth)""")
+
+    page.goto(f"{serving[0]}/?preset=kb81&size=full&session={recorded.stem}")
+    page.locator(".js-plotly-plot").first.wait_for()
+    settled()
+    run = page.get_by_role("button", name=re.compile(r"^Run \d+$"))
+    for width, height, first in ((1440, 900, 900), (1024, 900, 900), (720, 450, 2 * 450)):
+        page.set_viewport_size({"width": width, "height": height})
+        settled()
+        bars = page.locator(".js-plotly-plot .bars .point").first.bounding_box()
+        assert bars["y"] < first, (width, "the times begin below the first screen")
+        chart, = page.evaluate(_CHARTS)
+        assert chart["cover"] < 3, (width, "two labels stand on one another", chart)
+        assert chart["texts"] < 2, (width, "a text is cut off", chart)
+        assert not wider_than_the_window(), width
+        heads = page.locator('[data-testid="stDataFrame"] canvas [role=columnheader]').all_inner_texts()
+        assert "median, ms" in heads[:-1], (width, "of the columns in sight the last may be cut")
+        place = run.bounding_box()
+        assert place["x"] >= 0 and place["x"] + place["width"] <= width and place["y"] + place["height"] <= height, width
+        run.click(trial=True)  # nothing lies over it
+    for scheme in ("light", "dark"):
+        if scheme == "dark":
+            page.emulate_media(color_scheme=scheme)
+            page.reload()
+            page.locator(".js-plotly-plot .annotation-text").first.wait_for()
+            settled()
+        dark = page.get_by_test_id("stApp").evaluate("e => getComputedStyle(e).backgroundColor") != "rgb(255, 255, 255)"
+        found = {what: page.evaluate(_CONTRAST, what) for what in _TEXTS}
+        assert dark == (scheme == "dark") and 4 < min(found.values()) and max(found.values()) <= 21, (scheme, found)
+
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{serving[0]}/compare?compare_a={recorded.stem}")
+    page.locator(".js-plotly-plot").nth(2).locator(".point").first.wait_for()
+    settled()
+    assert page.get_by_test_id("stMainBlockContainer").evaluate("e => e.scrollHeight") < 4000 and not wider_than_the_window()
+    for chart in page.evaluate(_CHARTS):
+        assert chart["points"] > 30 and chart["left"] < 1 and chart["texts"] < 2 and chart["cover"] < 3, chart
+    context.close()
