@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,17 @@ from streamlit.testing.v1 import AppTest
 
 from tests.bench.made import recorded, trial
 from tests.shared import require, ticked
-from workbench.core import facts, numbers
+from workbench.core import ceilings, facts, numbers
 from workbench.core.layer import Workload
 from workbench.core.presets import preset
+from workbench.core.replies import Rates
 from workbench.core.template import render
-from workbench.core.trial import Trial
+from workbench.core.trial import Status, Trial
 from workbench.core.variants import TEMPLATES
+from workbench.drive.checking import selftest
 from workbench.drive.sessions.recorded import candidate_of
+from workbench.drive.sessions.session import Session
+from workbench.faces.ui import machine_page, state
 
 APP = Path(__file__).resolve().parents[2] / "app.py"
 
@@ -334,3 +339,113 @@ def test_a_layer_is_shown_by_the_name_it_has_everywhere(tmp_path, monkeypatch) -
     assert "model_new_sam_1.py is not verified yet" in strip and forms == ["nn.ConvTranspose2d"]
     strip, forms = chosen(trials[0].workload)
     assert "model_new_kb75.py is not verified yet" in strip and forms == ["KernelBench #75", "nn.ConvTranspose2d"]
+
+
+def exported(**asked: str) -> AppTest:
+    at = AppTest.from_function(_export, default_timeout=300)
+    for name, value in asked.items():
+        at.query_params[name] = value
+    return opened(at)
+
+
+def test_without_a_right_candidate_there_is_nothing_to_export(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    Session.create(tmp_path, "own").append(replace(judged("kb74"), status=Status.MISMATCH, kernel_ms=None))
+    at = exported()
+    assert "Nothing to export yet" in said(at) and "This session has no right candidate" in said(at)
+    assert not at.code and not at.button and not at.get("download_button")
+
+
+@pytest.fixture
+def one_that_does_not_compile(tmp_path, monkeypatch) -> Path:
+    """A session with a right naive_gather, and the first template in reading order, which nobody chose, does not compile."""
+    root = shutil.copytree(TEMPLATES, tmp_path / "templates")
+    text = (root / "forward" / "naive_gather.cu").read_text()
+    (root / "forward" / "aaa_broken.cu").write_text(text.replace('"naive_gather"', '"aaa_broken"').replace(
+        "__global__", "__global__ this does not compile"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(root))
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    Session.create(tmp_path / "sessions", "own").append(judged("kb74", size="small"))
+    return tmp_path / "sessions"
+
+
+def test_a_template_that_does_not_compile_is_in_no_file_for_which_it_was_not_chosen(one_that_does_not_compile) -> None:
+    at = exported()
+    boxes = {s.label: list(s.options) for s in at.selectbox if s.label in ("forward", "grad_input", "grad_weight")}
+    assert boxes == {"forward": ["naive_gather", "PyTorch"], "grad_input": ["PyTorch"], "grad_weight": ["PyTorch"]}
+    text = at.code[0].value
+    assert '"forward/naive_gather", "candidate ' in text and text.count("    _Kernel(") == 1
+    assert "aaa_broken" not in text and "this does not compile" not in text
+    assert "model_new_kb74.py is not verified yet" in said(at) and at.get("download_button")[0].proto.disabled
+    at.text_input(key="export_class").set_value("2nd")
+    assert "&#x27;2nd&#x27; cannot be a class of the file" in said(opened(at))
+    assert not at.code and not at.get("download_button"), "there is no file to take"
+    at.text_input(key="export_class").set_value("Mine")
+    assert "class Mine(" in opened(at).code[0].value
+    next(s for s in at.selectbox if s.label == "forward").select("PyTorch")
+    assert "No candidate is chosen yet" in said(opened(at)) and not at.code
+
+
+def test_a_file_that_is_refused_says_why_and_cannot_be_downloaded(one_that_does_not_compile) -> None:
+    Session.create(one_that_does_not_compile, "refused").append(replace(judged("kb74", size="small"), **_as("aaa_broken")))
+    at = exported(session="refused")
+    at.button(key="prove").click()
+    end = time.monotonic() + 200
+    while "RUNNING" in said(opened(at)) and time.monotonic() < end:
+        assert "A fresh process builds and checks" in said(at) and " s since start" in said(at)
+        assert at.button(key="prove").disabled and at.get("download_button")[0].proto.disabled
+        time.sleep(0.3)
+    assert "! BUILD_FAILED" in said(at) and "aaa_broken.cu" in said(at) and "VERIFIED" not in said(at)
+    assert at.get("download_button")[0].proto.disabled and at.button(key="prove").label == "Verify again"
+
+
+def _as(name: str) -> dict:
+    """What a trial of another variant of that name would say of itself."""
+    found = render(candidate_of(replace(judged("kb74", size="small"), name=name)))
+    return {"name": name, "candidate_id": found.candidate_id}
+
+
+def test_a_self_test_that_was_kept_is_shown_the_missed_attack_first(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    at = opened(AppTest.from_function(_machine, default_timeout=300))
+    assert "The self-test has not run on this machine yet." in said(at)
+    made = [selftest.Result(name, kind, f"it {name}", "MISMATCH", status, "It was <seen>.", caught, "held by bwrap")
+            for name, kind, status, caught in (("returns_zeros", "kernel", "MISMATCH", True), ("honest", "control", "OK", True),
+                                               ("reads_the_answer", "module", "OK", False))]
+    selftest.keep(made, "cpu")
+    text = said(opened(at))
+    assert "1 of 2 attacks caught; not as expected: reads_the_answer" in text and "✕ FAILED" in text
+    assert text.index("it reads_the_answer") < text.index("it returns_zeros") and "Held by bwrap." in text
+    assert "It was &lt;seen&gt;." in text and text.count("CAUGHT") == 1
+    selftest.keep(made[:2], "cpu")
+    text = said(opened(at))
+    assert "1 of 1 attacks caught" in text and "✓ PASSED" in text and "reads_the_answer" not in text
+
+
+def test_a_gpus_ceilings_say_whether_this_machine_measured_them(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path))
+    assert "This GPU has not been measured, so no floor is shown." in machine_page._ceilings("NVIDIA <New>")
+    text = machine_page._ceilings("NVIDIA H200")
+    assert "as recorded by the project, not measured on this machine" in text and "4.65 TB/s" in text
+    ceilings.keep(Rates(name="NVIDIA H200", uuid="GPU-1", read_bytes_per_s=4.0e12, write_bytes_per_s=3e12,
+                        copy_bytes_per_s=3.5e12, flops_per_s={"fp32": 5e13}, l2_bytes=1))
+    text = machine_page._ceilings("NVIDIA H200")
+    assert "measured on this machine" in text and "not measured" not in text and "4.00 TB/s" in text
+
+
+def test_a_run_that_failed_says_why_and_can_be_resumed(page, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_LOCKS", "/proc/nope")
+    at = AppTest.from_file(str(APP), default_timeout=300)
+    at.query_params["only"], at.query_params["precision"] = "forward/naive_gather", "ieee"
+    opened(at)
+    run_button(at).click()
+    opened(at)
+    end = time.monotonic() + 200
+    while state.active_runs() and time.monotonic() < end:
+        time.sleep(0.2)
+    text = said(opened(at))
+    assert "✕ FAILED" in text and "/proc/nope cannot be used: No such file or directory." in text
+    assert "0 finished trials are kept in the session." in text and "Nothing measured yet" not in text
+    assert not run_button(at).disabled and "Resume" in [b.label for b in at.button]
