@@ -267,3 +267,67 @@ def test_a_run_that_waits_says_for_which_and_a_built_row_says_what_it_waits_for(
         assert "building: built" not in rows_table(second)
     finally:
         state.runner().stop(second)
+
+
+def test_on_the_page_an_earlier_runs_failure_is_in_the_table_and_not_in_the_strip(sessions):
+    session = Session.create(sessions, "here")
+    old = [trial("a", None, status=Status.MISMATCH, device=CPU), trial("b", 1.0, device=CPU), trial("c", 1.0, device=CPU)]
+    for one in old:
+        session.append(_of_run(one, "old", "2026-01-01"))
+    asked = {"preset": "kb74", "size": "full", "session": "here", "device": "cpu"}
+    before = tab(**asked)
+    assert "1 of 3 candidates is wrong: a, forward" in strip(before) and "earlier runs" not in strip(before)
+    session.append(_of_run(trial("a", 2.0, device=CPU, compile_flags=("-O2",)), "new", "2026-01-02"))
+    at = tab(**asked)
+    assert "1 of 1 candidates is right in all checks" in strip(at)
+    assert "wrong" not in strip(at) and "MISMATCH" not in strip(at)
+    assert "The table also shows 3 trials of earlier runs." in strip(at)
+    assert ["✕ MISMATCH"] in list(at.dataframe(key="results").value["status"])
+
+
+def strip(at: AppTest) -> str:
+    return unescape(next(e.body for e in at.get("html") if 'class="strip' in e.body))
+
+
+def test_one_row_is_inspected_and_two_are_compared(sessions):
+    session = Session.create(sessions, "here")
+    for one in [*pytorch(), trial("mine", 1.0), trial("other", 2.0)]:
+        session.append(one)
+    ids = {t.name: t.trial_id for t in session.trials()}
+
+    def chosen(*rows: int) -> AppTest:
+        at = tab(preset="kb74", size="full", session="here", device="cuda:7")
+        at.session_state["results"] = {"selection": {"rows": list(rows), "columns": [], "cells": []}}
+        at.run()
+        assert not at.exception and list(at.dataframe(key="results").value["variant"])[:2] == ["mine", "other"]
+        return at
+
+    def button(at: AppTest, label: str) -> Any:
+        return next(b for b in at.button if b.label == label)
+
+    none = chosen()
+    assert button(none, "Inspect").disabled and not button(none, "Compare").disabled
+    one = chosen(1)
+    assert not button(one, "Inspect").disabled and button(one, "Compare"), "one row is compared with PyTorch"
+    button(one, "Inspect").click().run()
+    assert (one.session_state["inspect_session"], one.session_state["inspect_trial"]) == ("here", ids["other"])
+    assert not one.exception and "other forward (ieee)" in strip(one)
+    two = chosen(1, 0)
+    assert not button(two, "Inspect").disabled
+    button(two, "Compare 2").click().run()
+    assert not two.exception and two.session_state["compare_against"] == "pinned trials"
+    assert two.session_state["compare_trials"] == [f"here:{ids['other']}", f"here:{ids['mine']}"]
+    assert list(two.dataframe(key="compare_table").value["B / A"]) == [pytest.approx(2.0)], "with the first of them"
+
+
+def test_the_strip_counts_what_is_selected_and_says_that_run_is_disabled(sessions):
+    at = tab(preset="kb74", precision="ieee", only="forward/naive_gather,forward/shared_weight_tiling")
+    assert "2 candidates selected. Every kernel runs on this machine's CPU through the emulator. The checks are real; " \
+           "times here do not predict a GPU." in strip(at)
+    at.checkbox(key="tick forward naive_gather").uncheck().run()
+    assert "1 candidate selected." in strip(at)
+    at.text_input(key="stride").set_value("0").run()
+    assert "stride is 0" in strip(at)
+    assert "Run is disabled until this is fixed. The picture shows the last valid layer." in strip(at)
+    assert at.button(key="run").disabled
+    assert "each variant's default" in at.selectbox(key="precision").options
