@@ -17,7 +17,7 @@ needs     = [
 THREADS   = {values = [64, 128, 256], default = 128, help = "threads of a block, at most"}
 RUN_BYTES = {values = [4, 8, 16, 32], default = 16, help = "bytes of neighbouring steps that a thread computes; fewer with a long stride"}
 ROWS      = {values = [1, 2, 4], default = 4, help = "steps along H that a thread computes, at most"}
-RUNS      = {values = [1, 2, 4], default = 1, help = "blocks of steps that a thread computes at a time, at most"}
+RUNS      = {values = [1, 2, 4], default = 1, help = "groups of ROWS runs that a thread computes at a time, at most"}
 EXCHANGE  = {values = [0, 1], default = 1, help = "1: lanes exchange results before they store them, to fill whole sectors"}
 
 [derived]

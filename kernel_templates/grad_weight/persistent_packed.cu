@@ -16,7 +16,7 @@ kernel    = "packed_split"
 COLUMNS   = {values = [128, 192, 256], default = 256, help = "columns (taps x channels) of a warpgroup, at most"}
 CONSUMERS = {values = [2, 3], default = 2, help = "warpgroups that multiply, at most"}
 POSITIONS = {values = [32, 64, 128], default = 128, help = "positions of a stage"}
-GRID      = {values = [132, 264], default = 132, help = "about so many blocks share the positions"}
+GRID      = {values = [132, 264], default = 132, help = "target number of blocks; they divide the positions"}
 CHANNELS_LAST = {values = [0, 1], default = 0, help = "1: activations are channels_last in memory"}
 
 [derived]

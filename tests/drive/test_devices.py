@@ -91,11 +91,12 @@ def test_the_page_offers_what_works_first(torch: str, first: str, machine) -> No
 
 
 @pytest.mark.parametrize(("torch", "words"), [
-    (CPU_TORCH, ("this torch is a CPU build: choose cpu, or install it with ", " -m pip install --force-reinstall torch")),
-    (NO_TORCH, ("needed for every check: choose cpu, or install it with ", " -m pip install torch"))])
+    (CPU_TORCH, ("torch for the GPU: there is a GPU, but this torch is a CPU build. Choose cpu, or install it: ",
+                 " -m pip install --force-reinstall torch")),
+    (NO_TORCH, ("torch: needed for every check. Choose cpu, or install it: ", " -m pip install torch"))])
 def test_a_gpu_that_torch_cannot_use_is_one_sentence(torch: str, words: tuple[str, str], machine) -> None:
     said = machine('resolve_device("cuda")', torch, "13.0.88")["refused"]
-    assert said.startswith("cuda:0 cannot be used, ") and all(w in said for w in words), said
+    assert said.startswith("cuda:0 cannot be used. ") and all(w in said for w in words), said
 
 
 def test_without_nvcc_a_gpu_can_still_be_named(machine) -> None:

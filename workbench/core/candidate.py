@@ -107,7 +107,7 @@ def why_not(candidate: Candidate, *, sm: int) -> str | None:
 
 
 def examined(candidate: Candidate, *, sm: int) -> tuple[str | None, dict[str, int]]:
-    """`why_not`, and the [derived] values if it came so far."""
+    """`why_not`, and the [derived] values if they could be computed."""
     derived: dict[str, int] = {}
     return _examined(candidate, sm, derived), derived
 

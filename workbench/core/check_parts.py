@@ -134,7 +134,7 @@ class TimedWay:
 @dataclass(frozen=True)
 class DirectionTimes:
     """module_ms of one direction. `baselines`: fastest first; `against`: the one that counts, "" without one; ratio, interval
-    and verdict are those against it. `implausible`: the time is no time."""
+    and verdict are those against it. `implausible`: the time is below the floor, so it does not count."""
 
     median_ms: float
     samples: int

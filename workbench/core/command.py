@@ -79,7 +79,7 @@ def candidate_command(candidate: Candidate, workload: Workload, device: str, opt
 
 
 def fork_command(kept: str, device: str, options: Sequence[str] = ()) -> str:
-    """The one command that judges a fork again, whose text a session keeps: `kept` is SESSION:TRIAL."""
+    """The command that judges a fork again. `kept` is the SESSION:TRIAL that keeps its text."""
     return f"{PROGRAM} {shlex.join(['run', '--source', kept, '--device', device, *options])}"
 
 

@@ -94,7 +94,7 @@ def seccomp_problem() -> str:
 
 def user_problem() -> str:
     """"" when another user can be tried, else why not: only root can become another."""
-    return may_use("user") or ("" if os.geteuid() == 0 else "only root can give it to another user")
+    return may_use("user") or ("" if os.geteuid() == 0 else "only root can run the file as another user")
 
 
 @lru_cache(maxsize=1)

@@ -105,7 +105,7 @@ def environment() -> Environment:
 
 
 def counters_restricted(driver: Path = Path("/proc/driver/nvidia/params"), own: Path = Path("/proc/self/status")) -> bool:
-    """Whether the driver lets only administrators read a GPU's counters, and this process is none: it lacks CAP_SYS_ADMIN."""
+    """Whether only administrators may read the GPU's counters and this process lacks the right (CAP_SYS_ADMIN)."""
     try:
         only = "RmProfilingAdminOnly: 1" in driver.read_text(encoding="utf-8", errors="replace")
         held = re.search(r"^CapEff:\s*([0-9a-f]+)", own.read_text(encoding="utf-8", errors="replace"), re.M)

@@ -1,6 +1,6 @@
 """A fork: a candidate whose template or rendered source a person has edited.
 
-Its variant is called by the one that it was forked from and four digits of its text: `naive_gather-3f2a`. A rendering is taken
+The name of its variant is that of the original and four digits of a hash of the text: `naive_gather-3f2a`. A rendering is taken
 apart: what was edited in the template's own part makes such a template; headers that were edited are kept beside it.
 """
 

@@ -84,7 +84,7 @@ class FoundLayer:
 
 @dataclass(frozen=True)
 class FunctionalCall:
-    """A call of F.conv_transpose that no module makes. It cannot be replaced: nothing holds it."""
+    """A call of F.conv_transpose outside of an nn.ConvTranspose. It cannot be replaced, because no module stands for it."""
 
     function: str
     file: str

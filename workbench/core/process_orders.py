@@ -1,4 +1,4 @@
-"""What the two processes are asked that fork others, and what the process of a kernel's host code is asked and answers.
+"""Messages to the two processes that fork others, and messages to and from the process that runs a kernel's host code.
 
 `measure/fork_server` forks workers. `measure/emulator/host_process` forks a process for the host code of each candidate. The
 orders to the workers themselves are in `orders`.

@@ -33,11 +33,11 @@ METRICS: dict[str, Metric] = {
                        "the clocks as they are. The time of the trial counts, not this one"),
     "dram_read": Metric("DRAM read", "byte", "dram__bytes_read.sum", "Bytes that the kernel read from the GPU's memory"),
     "dram_written": Metric("DRAM written", "byte", "dram__bytes_write.sum", "Bytes that the kernel wrote to the GPU's memory. "
-                           "What is still in L2 at its end is not among them"),
+                           "Bytes that are still in L2 when the kernel ends are not counted"),
     "dram": Metric("DRAM, of peak", "%", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
                    "Share of the memory's peak rate. Above 60 % memory limits the kernel"),
     "l2": Metric("L2, of peak", "%", "lts__throughput.avg.pct_of_peak_sustained_elapsed", "Share of the L2 cache's peak rate"),
-    "l2_hits": Metric("L2 hits", "%", "lts__t_sector_hit_rate.pct", "Share of the sectors asked for that were in L2"),
+    "l2_hits": Metric("L2 hits", "%", "lts__t_sector_hit_rate.pct", "Share of the requested sectors that L2 already held"),
     "l1": Metric("L1 and shared memory, of peak", "%", "l1tex__throughput.avg.pct_of_peak_sustained_active",
                  "Share of the peak rate of the unit that serves L1 and shared memory, while it has work"),
     "sm": Metric("SM, of peak", "%", "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -45,7 +45,7 @@ METRICS: dict[str, Metric] = {
     "tensor": Metric("tensor cores busy", "%", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
                      "Share of the cycles, while a multiprocessor has work, in which its tensor cores are busy"),
     "occupancy": Metric("achieved occupancy", "%", "sm__warps_active.avg.pct_of_peak_sustained_active",
-                        "Warps that are there, of the most that a multiprocessor can hold"),
+                        "Resident warps on average, as a share of the most that a multiprocessor can hold"),
     "eligible": Metric("eligible warps", "warps", "smsp__warps_eligible.avg.per_cycle_active",
                        "Warps of a scheduler that could issue, on average. Below 1 the scheduler often has nothing to issue"),
     "registers": Metric("registers", "per thread", "launch__registers_per_thread", "General registers of a thread"),
@@ -63,13 +63,13 @@ _KEYS = {metric.ncu: key for key, metric in METRICS.items()} | {
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "dram"}
 STALLS = {   # what a warp waits for, after "mostly wait for"
     "barrier": "other warps at a barrier", "branch_resolving": "a branch", "dispatch_stall": "the dispatcher",
-    "drain": "their last stores", "gmma": "tensor products (wgmma)", "imc_miss": "constants", "lg_throttle":
+    "drain": "their own last stores to finish", "gmma": "tensor products (wgmma)", "imc_miss": "constants", "lg_throttle":
     "the queue of global and local memory", "long_scoreboard": "global or local memory", "math_pipe_throttle":
     "an arithmetic unit", "membar": "a memory fence", "mio_throttle": "the queue of shared memory", "misc": "other things",
     "no_instruction": "instructions to be fetched", "no_instructions": "instructions to be fetched",
     "not_selected": "their turn", "short_scoreboard": "shared memory", "sleeping": "the end of a sleep",
     "tex_throttle": "the texture queue", "wait": "an instruction of fixed latency"}
-STALL_HELP = "Of the cycles in which warps wait: what they wait for"
+STALL_HELP = "What warps wait for, as a share of all cycles in which they wait"
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ class SearchSpace:
         return self.examined(config)[0]
 
     def examined(self, config: dict[str, int]) -> tuple[str | None, dict[str, int]]:
-        """`why_not`, and the [derived] values if it came so far."""
+        """`why_not`, and the [derived] values if they could be computed."""
         candidate = self.candidate(config)
         if candidate.takes_channels_last and self.memory_format != CHANNELS_LAST:
             which = self.variant.name if self.variant.only_channels_last else f"{TAKES_CHANNELS_LAST}=1"

@@ -52,7 +52,7 @@ _FASTER = {(f"{direction}/implicit_gemm_mma", "tf32x3"): {"ROLL": 1} for directi
 
 @dataclass(frozen=True)
 class Start:
-    """A config, and why it is not the one that was asked about; "" where it is."""
+    """A config to start from. `why`: why it differs from the config that was asked for; "" if it does not."""
 
     config: dict[str, int]
     why: str = ""

@@ -44,7 +44,7 @@ def read(kind: type[T], data: Any) -> T:
 
 
 def read_once(kind: type[T]) -> type[T]:
-    """Of this frozen dataclass a file holds few different values, each of them often: equal JSON is read once."""
+    """For a frozen dataclass of which a file holds the same few values many times: each different JSON is read only once."""
     _READ_ONCE.add(kind)
     return kind
 

@@ -82,7 +82,7 @@ class Variant:
 
     @property
     def only_channels_last(self) -> bool:
-        """Whether it takes activations in that format alone."""
+        """Whether its activations must be channels_last."""
         return any(t.name == TAKES_CHANNELS_LAST and t.values == (1,) for t in self.tune)
 
     def default_for(self, memory_format: str) -> dict[str, int]:

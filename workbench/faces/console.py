@@ -1,4 +1,4 @@
-"""A process with a terminal or a pipe: what becomes of a reader that has gone, of a full disk behind stdout, of signals."""
+"""Runs `main` as a program: handles a closed pipe, a full disk behind stdout, and signals."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class Tuned:
         return {d: tune_points.tried(trials, events, request.workload, d) for d in request.directions}
 
     def table(self, direction: str = "", *, most: int = 10) -> pandas.DataFrame:
-        """The fastest right trials of a direction; without one of the first."""
+        """The fastest right trials of `direction` (default: the first direction)."""
         return tune_points.best_table(self._of(direction), most=most)
 
     def figure(self, direction: str = "", **options: Any) -> plotly.graph_objects.Figure:

@@ -24,7 +24,7 @@ _ROWS = {1: ("positions",), 2: ("rows", "columns"), 3: ("planes", "rows", "colum
 
 @dataclass(frozen=True)
 class Mistake:
-    """`name` is what the report says; `advice` one step, with the line where a line mends it."""
+    """`name` is the text of the report. `advice` is one step; it quotes the corrected line of code if one line is enough."""
 
     key: str
     name: str

@@ -1,6 +1,6 @@
 // The warps of persistent_wgmma's gather kernel that stage: they load a window of the source, round it, and lay 16 bytes
 // of K (a unit) of each position side by side. Staging warpgroups take stages in turn, so the loads of several stages
-// are under way. One thread of the warpgroup orders the weights of the stage from the copy engine.
+// are under way. One thread of the warpgroup issues the bulk copy of the stage's weights.
 #pragma once
 #include "families/persistent_wgmma/gather_places.cuh"
 #include "families/persistent_wgmma/gather_weights.cuh"

@@ -7,7 +7,7 @@
 #include "hardware/warps_meet.cuh"
 
 // thread -> data: row lane / 4 of the image gets the sums as tensor cores leave them; teams take turns with its rows.
-// `filled` is the place in the lane's row of residues without taps: they keep their values from tile to tile.
+// `filled` is the place of the residues without taps in the lane's row. These keep their values from tile to tile.
 template <class P>
 __device__ __forceinline__ void residue_store(const ResidueArguments& a, const float (&sum)[P::CLASSES][P::CELLS / 2],
                                               float* image, int& filled, const float* bias, float* rows, int tile,

@@ -42,7 +42,7 @@ class Baselines:
 
 
 class Nvcc:
-    """Compiles candidates for an architecture, several at a time; what it was asked once lies in the build cache."""
+    """Compiles candidates for an architecture, several at a time. The build cache keeps each answer."""
 
     def __init__(self) -> None:
         self.problem = nvcc_problem(find_toolchain(), None)  # why there is none, or None

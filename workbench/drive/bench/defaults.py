@@ -22,7 +22,7 @@ from ..sessions.session import Session
 
 
 def defaults_of(sessions: Iterable[Session]) -> list[Trial]:
-    """The newest such baseline of each workload, direction and device."""
+    """The newest baseline of each workload, direction and device that ran in a process of its own."""
     found: dict[tuple[str, str, str], Trial] = {}
     for session in sessions:
         for trial in session.trials():

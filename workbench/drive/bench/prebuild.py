@@ -30,7 +30,7 @@ _ONE_CORE = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}   # e
 
 
 class BuildAhead:
-    """Builds in the background from its making on. Use as a context manager, or call `close`."""
+    """Builds in the background as soon as it is created. Use as a context manager, or call `close`."""
 
     def __init__(self, units: Sequence[Sequence[Rendered]], settings: BuildSettings, work_dir: Path, *,
                  workers: int | None = None) -> None:

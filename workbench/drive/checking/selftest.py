@@ -92,7 +92,7 @@ class SelfTest:
 
     @property
     def fought(self) -> int:
-        """Attacks that have been run; the control is none."""
+        """Attacks that have been run, without the control."""
         return sum(r.kind != "control" for r in self.results)
 
     @property

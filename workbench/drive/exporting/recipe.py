@@ -44,7 +44,7 @@ class Recipe:
 
     @property
     def chosen(self) -> dict[str, Candidate]:
-        """Launch -> its candidate, those that there are."""
+        """Launch -> its candidate, without the launches that have none."""
         return {d: c for d in LAUNCHES if (c := getattr(self, d)) is not None}
 
     @property

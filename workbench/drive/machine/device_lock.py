@@ -76,7 +76,7 @@ class DeviceLock:
 @contextmanager
 def held(device: str, on_text: Callable[[str], None] = lambda text: None,
          stopped: threading.Event | None = None) -> Iterator[None]:
-    """A GPU is held as for a run, by what needs no run; the CPU need not be. `on_text` gets the process it is waiting for.
+    """Holds a GPU for work that is not a run. The CPU is not held. `on_text` gets the process it is waiting for.
 
     Raises `RuntimeError` when `stopped` is set while it waits.
     """

@@ -94,7 +94,7 @@ def resolve_device(name: str) -> str:
     if name not in there:
         raise BadRequest(f"Device {name!r} is not on this machine; choose {', '.join([*there, 'cpu'])}.", field="device")
     if lacks is not None and lacks.name != "nvcc":
-        raise BadRequest(f"{name} cannot be used, {lacks.works}: choose cpu, or install it with {lacks.command}",
+        raise BadRequest(f"{name} cannot be used. {lacks.name}: {lacks.works}. Choose cpu, or install it: {lacks.command}",
                          field="device")
     return name
 
@@ -154,7 +154,7 @@ def _gpu(cards: list[Gpu]) -> Finding:
 def _ceilings(name: str) -> Finding:
     known, here = ceilings_for(name), kept(name)
     if known is None:
-        return Finding("ceilings", None, f"the physical limit of a kernel on {name}; the first timed run measures them")
+        return Finding("ceilings", None, f"not known for {name}, so floors are not shown; the first timed run measures them")
     rates = ", ".join(f"{what} {numbers.byte_rate(rate)}" for what, rate in (
         ("read", known.read_bytes_per_s), ("write", known.write_bytes_per_s), ("copy", known.copy_bytes_per_s)))
     flops = ", ".join(f"{p} {numbers.flop_rate(rate)}" for p, rate in known.flops_per_s.items())
@@ -188,7 +188,7 @@ def _ncu(tools: Toolchain, has_gpu: bool) -> Finding:
     works = "counts what limits a kernel on a GPU (the verb profile)"
     if not tools.ncu:
         return _optional("ncu", None, works, "Nsight Compute, part of the CUDA toolkit")
-    lacks = "; it lacks a GPU" if not has_gpu else "; the driver permits its counters to administrators alone" if (
+    lacks = "; there is no GPU here" if not has_gpu else "; ; only administrators may read the GPU's counters here" if (
         counters_restricted()) else ""
     return Finding("ncu", str(tools.ncu), works + lacks)
 

@@ -90,7 +90,7 @@ class Forked:
         self._signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill it with its group. One that has not begun never does."""
+        """Kill the process and its group. If it has not begun yet, it will not begin."""
         if (pid := self.pid) is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)

@@ -146,7 +146,7 @@ def samples(values_ms: Sequence[float], *, median_ms: float, floor_ms: float | N
                                   showarrow=False, xanchor="right", yanchor="bottom",
                                   font={"size": 11, "color": colours["ink"]})
     style(figure, height=190, mode=mode, top=10)
-    figure.update_xaxes(title_text="sample, in order taken")
+    figure.update_xaxes(title_text="number of the sample, in the order taken")
     top = 1.15 * max([*values_ms, floor_ms or 0])
     unit, ticks = time_axis(top)
     figure.update_yaxes(title_text=unit, range=[0, top], **(ticks or {"nticks": 5}))
@@ -209,7 +209,7 @@ def wrong_errors(found: WrongValues, *, mode: str = "light") -> go.Figure | None
     figure = go.Figure(go.Bar(x=[f"1e{decade}" for decade, _ in found.decades], y=[count for _, count in found.decades],
                               marker_color=colours["best"], hovertemplate="%{y} values from %{x}<extra></extra>"))
     style(figure, height=190, mode=mode, top=10)
-    figure.update_xaxes(title_text="error / root mean square of the truth, from", type="category")
+    figure.update_xaxes(title_text="error / root mean square of the truth (each bar up to 10 times its label)", type="category")
     figure.update_yaxes(title_text="wrong values", rangemode="tozero", nticks=5)
     return figure
 

@@ -345,7 +345,7 @@ def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
     if limit:
         share = limit / ours.median_ms
         evidence += f" It runs at {numbers.share(share)} of the physical limit"
-        evidence += f", so at most {numbers.ratio(1 / share)} more is possible." if share < 1 else "."
+        evidence += f", so at most {numbers.ratio(1 / share)} its speed is possible." if share < 1 else "."
     return Headline(ratio.verdict, sentence, evidence)
 
 

@@ -212,7 +212,7 @@ def regressions(rows: Sequence[Row]) -> list[str]:
         elif row.status_a == "OK" and row.status_b not in ("OK", "", *UNJUDGED):
             found.append(f"{what} was OK in A and is {row.status_b} in B{differ}.")
         elif row.verdict == SLOWER and row.kind == "candidate":
-            found.append(f"{what} is slower in B: {numbers.ratio(row.ratio)} as fast as in A, interval "
+            found.append(f"{what} is slower in B: its speed is {numbers.ratio(row.ratio)} that in A, 95 % interval "
                          f"{numbers.interval(row.low, row.high, row.ratio)}{differ}.")
     return found
 

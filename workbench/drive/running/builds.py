@@ -39,7 +39,7 @@ class BuildPool:
     """Warm build workers. `build` may be called from one thread at a time."""
 
     def __init__(self, work_dir: Path, *, size: int | None = None, workers: Sequence[WorkerProcess] = ()) -> None:
-        """`workers`: its processes, where they are elsewhere."""
+        """`workers`: build workers on other machines, used instead of local processes."""
         self.size = len(workers) or size or max(1, min(8, os.cpu_count() or 1))
         self._workers = list(workers) or [WorkerProcess("build", log_path=work_dir / f"build-worker-{i}.log")
                                           for i in range(self.size)]

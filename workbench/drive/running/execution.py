@@ -410,7 +410,7 @@ class Execution:
             elif time.monotonic() - since > self.patience_s:
                 break
             else:
-                self.run.message = "waits for a worker of the cluster"
+                self.run.message = "waiting for a worker of the cluster"
             self.run.cancelled.wait(_BACK_S)
         if not self.places and not self.run.cancelled.is_set():
             raise DeviceLost(f"No GPU of the cluster has answered for {time.monotonic() - since:.0f} s. Finished trials are "

@@ -108,7 +108,7 @@ def place_of(trial: Trial) -> tuple[str, str]:
     if find_toolchain().ncu is None:
         return "", NO_NCU
     if lacks := gpu_lacks():
-        return "", f"Kernels cannot run on the GPU of this machine: {lacks.name} is missing, which {lacks.works}."
+        return "", f"Kernels cannot run on the GPU of this machine. {lacks.name}: {lacks.works}. Install it: {lacks.command}"
     return f"cuda:{trial.device.index if trial.device.index in same else same[0]}", ""
 
 

@@ -4,7 +4,7 @@ A slot is one GPU of a worker that has the resource "GPU". Orders go to the slot
 and each slot has such a disposable process: a kernel that hangs or crashes ends that process, not the worker. Workers without a
 GPU build. Only this process writes the session, so a worker or a scheduler that is lost costs no trial.
 
-The first half runs here, the second one in the workers.
+The first half of this file runs in this process, the second half in the cluster's workers.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class Builder(WorkerProcess):
         return self._local(reply, answer.files) if isinstance(reply, Built) else reply  # type: ignore[return-value]  # a Built is R
 
     def ask_ahead(self, order: Order[Any]) -> None:
-        """Nothing: the others are warm."""
+        """Does nothing: the processes of the cluster have imported torch already."""
 
     def _local(self, built: Built, files: dict[str, bytes]) -> Built:
         """The same build, with its libraries on this machine."""
@@ -316,7 +316,7 @@ def asked_of(cluster: Cluster, slot: Slot, stop: threading.Event | None = None) 
     try:
         told = cluster.ask(slot[0], describe, slot[1], cluster.emulate, gpu=True, stop=stop)
     except Gone as error:
-        cluster.refused[slot] = f"a worker, because of {error}"
+        cluster.refused[slot] = f"a worker that does not answer ({error})"
         return None
     if told.version != __version__ or told.wrong:
         cluster.refused[slot] = told.wrong or f"a worker with kernel-workbench {told.version}; here it is {__version__}"
@@ -438,7 +438,7 @@ def stop_it(token: str) -> None:
 
 
 def end(own: frozenset[str] = frozenset()) -> None:
-    """End the processes: the tune that has asked `own` is over. The next one starts its own. Those of another tune stay."""
+    """End this worker's processes after a tune whose orders are `own`. They stay if another tune still uses them."""
     with _beginning:
         while _own and not set(_stops) - own:
             _own.pop().close()

@@ -76,10 +76,10 @@ def _family(family: Family) -> list[str]:
              f"{about}{numbers.count(family.legal)} legal{sampled}"]
     lines += [f"    {about}{numbers.count(one.configs)} removed by: {one.why}" for one in family.removed]
     if gaps := [f"{c.tunable} = {', '.join(map(str, c.left_out))}" for c in family.coverage if c.left_out]:
-        lines.append(f"    in no candidate: {'; '.join(gaps)}")
+        lines.append(f"    values that no legal config has: {'; '.join(gaps)}")
     whole = [c.tunable for c in family.coverage if not c.left_out]
     if whole:
-        lines.append(f"    in candidates: every value of {', '.join(whole)}")
+        lines.append(f"    all values are tried of: {', '.join(whole)}")
     return lines
 
 
@@ -99,7 +99,7 @@ def _proof(winner: Winner, found: TuneResult) -> list[str]:
                      "shared memory, then the name.")
     lines.append(f"  Judged again and right with {'; '.join(winner.final.again)}.")
     if fell := found.fell.get(winner.direction):
-        lines.append(f"  Not right when judged again, though as fast or faster: {fell}.")
+        lines.append(f"  {fell} others were as fast or faster, but were wrong when judged again.")
     if winner.stored:
         lines.append(f"  Kept in {winner.stored}: export --best, run --best and patch use it.")
     if winner.not_kept:

@@ -85,7 +85,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
          places: Sequence[str] = (), with_finals: bool = True) -> TuneResult:
     """Tune, and keep the winners in the store if a GPU timed them. What the session holds already is not run again.
 
-    `on_run` is given the run when it begins; whoever stops that stops the tune.
+    `on_run` gets the run when it begins. Stopping this run stops the tune.
     `places`: measuring processes; () is the one device that is asked for, and for "auto" every GPU of the first one's kind.
     After an interrupt the result has the best so far. Without finals it has, too, and nothing is kept. Raises `BadRequest`.
     """
@@ -217,7 +217,7 @@ def _result(run: Run, feed: TuneFeed, found: dict[str, Final | None], fell: dict
         failures[direction] = dict(Counter(str(t.status) for t in search.trials.values() if not t.ok))
         if final:
             if feed.request.templates and device.kind == "cuda":
-                kept, why = None, "it is of other templates."
+                kept, why = None, "its templates are not the shipped ones (--templates)."
             else:
                 kept, why = store.keep(final.trial, session, feed.baselines, driver=device.driver,
                                        precision_class=search.space.precision_class)

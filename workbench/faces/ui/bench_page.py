@@ -71,7 +71,7 @@ def draw() -> None:
     figure = _figure(tuple(map(_known_by, shown)), theme.mode(), shown)
     theme.chart(figure, key="bench_map", alt=_said(shown))
     theme.html('<span class="foot">Blue: faster than PyTorch, orange: slower; † misses a target. Point at a cell for times, '
-               'variant and config. An empty cell is left out on the left or was not measured.</span>')
+               'variant and config. An empty cell is hidden by a filter on the left, or it was not measured.</span>')
     _misses(shown)
     _table(shown, group)
 
@@ -81,7 +81,7 @@ def _sessions(there: dict[str, Path]) -> list[str]:
     usual = [n for n in there if n.startswith("recorded-")]
     asked = [n for n in address.wants("sessions").split(",") if n]
     for gone in (n for n in asked if n not in there):
-        state.not_known("session", gone, "It is not here, or holds no bench.")
+        state.not_known("session", gone, "There is no session of that name here, or it holds no bench.")
     st.session_state["bench_sessions"] = [
         n for n in st.session_state.get("bench_sessions", [n for n in asked if n in there]) if n in there]
     if (begun := st.session_state.get("bench next")) in there:

@@ -162,7 +162,7 @@ def _pins(session: str, asked: Sequence[str]) -> dict[_Ref, Trial]:
         if trial in by_id[ref.session]:
             found[ref] = by_id[ref.session][trial]
         elif asked:
-            state.not_known("trial", word, "The other trials are compared.")
+            state.not_known("trial", word, "The page compares the other trials.")
     st.session_state["compare_trials"] = list(map(str, found))
     return found
 
@@ -373,7 +373,7 @@ def _actions(pairs: list[report.Pair], chosen: list[report.Pair], against: str,
                            mime="application/json", on_click="ignore")
         st.download_button("HTML report", lambda: html_report.of_pairs(pairs, "Comparison", strip[:3], every=against == _PINS),
                            key="compare_html", file_name="compare.html", mime="text/html", on_click="ignore",
-                           help="One file with table and figures, to be mailed: it needs no network")
+                           help="One HTML file with the table and the figures. It needs no network, so you can mail it")
 
 
 def _who(trial: Trial) -> str:

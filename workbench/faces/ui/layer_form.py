@@ -251,7 +251,7 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
                                  "serves all layers.")
         address.seed("effort", EFFORTS, EFFORTS[1])
         effort = st.selectbox("effort", EFFORTS, key="effort", persist_state="session",
-                              help="The largest number of samples for one time: quick, normal or full.")
+                              help="How many samples a timing takes at most: quick the fewest, full the most.")
         st.session_state.setdefault("modules", address.wants("modules") == "yes")
         modules = st.checkbox("Also time the ModelNew", key="modules", persist_state="session",
                               help="Builds one module from the best candidates. Compares its forward and backward time "

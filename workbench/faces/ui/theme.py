@@ -181,7 +181,7 @@ def strip(word: str, sentence: str, evidence: str = "", *, badge_text: str | Non
 
 def changed(what: Sequence[str], shown: str, button: str) -> str:
     """The strip above something that is faded, because what it was made from has changed."""
-    return strip("CHANGED", f"{shown} is older than what this page says now",
+    return strip("CHANGED", f"{shown} was made with other values than the fields show now",
                  f"Changed since: {', '.join(what)}. Press {button} to do it again.")
 
 
@@ -197,18 +197,18 @@ MEANINGS = {
     "max abs": "The largest absolute difference from the result in float64",
     "rel. L2": "The norm of the difference from the result in float64, divided by the norm of that result",
     "allowed": "The largest relative L2 error that the precision and the length of the sum allow",
-    "wrong": "Values outside the tolerance of their own, of all values",
-    "worst": "The value with the largest error in relation to what is allowed there",
-    "median": "The median of all samples of one launch, or of a call, with a cold L2 cache",
+    "wrong": "How many values are outside their own tolerance, and how many values there are",
+    "worst": "The value whose error is the largest, divided by the error that is allowed for it",
+    "median": "The median of all samples. A sample is one launch, or one call of the module, with a cold L2 cache",
     "middle half": "Half the width of the middle 50 % of the samples, divided by the median",
-    "95 % interval": "The ratio lies between these with 95 % confidence; both sides were timed in turns",
-    "occupancy": "Warps that a multiprocessor holds at once, of those that it can hold",
-    "registers": "Of a thread; the compiler chooses them",
+    "95 % interval": "The true ratio lies in this interval with 95 % confidence. Both sides were timed in turns",
+    "occupancy": "Warps that a multiprocessor holds at once, divided by the most that it can hold",
+    "registers": "Registers of a thread. The compiler chooses their number",
     "shared memory": "Of a block: static, and dynamic as the launcher asks for it at most",
     "spills": "Bytes of registers that the compiler put into local memory",
     "workspace": "Bytes that the launcher allocates beside inputs and outputs",
-    "times as fast": "The time of the variant before, divided by this one's",
-    "share": "Of the time of the whole step in PyTorch",
+    "times as fast": "The time of the previous variant of the ladder, divided by the time of this one",
+    "share": "The layer's share of the time of the whole step in PyTorch",
     "PyTorch / ours": "PyTorch's time divided by the file's: above 1 the file is faster",
     "precision": "How products are computed: ieee fp32, tf32, tf32x3 (three tf32 products), fp16 or bf16",
     "throttled": "The GPU lowered its clock while this was timed",

@@ -208,7 +208,7 @@ def _pair(view: _View) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         _family_box(view, family)
         of = _select("Cell", "tune_cell", _CELLS, "cell")
-    words = {tune_plots.BEST: "Best median of each pair, ms", tune_plots.MEDIAN: "Median over all others, ms",
+    words = {tune_plots.BEST: "Best median of each pair, ms", tune_plots.MEDIAN: "Median over all other tunables, ms",
              tune_plots.FAILED: "Share that is not right, %"}[of]
     theme.html(theme.heading(f"{words}: {family.name}{' *' if view.found.emulated else ''}"))
     figure = _heat(view.known_by, family.name, x, y, of, theme.mode(), view.found)
@@ -241,7 +241,7 @@ def _families(view: _View) -> None:
              _short(f.best.config if f.best else "")) for f in found.families]
     if rows:
         theme.html(theme.heading("Variants") + theme.table(
-            ("variant", "best median, ms", "time over the best", "tried", "not right", "its best config"), rows,
+            ("variant", "best median, ms", "time / best time", "tried", "not right", "its best config"), rows,
             right=(1, 2, 3, 4)))
 
 

@@ -91,7 +91,7 @@ def layer_line(workload: Workload, choice: Choice, gpu: str, *, faded: bool) -> 
              (f"floor on {gpu.removeprefix('NVIDIA ')}, forward in {precision}", floor,
               "The shortest time that this GPU allows: for its traffic (bytes) or for its work (compute)"),
              ("outputs that no tap reaches", numbers.share(zero, decimals=0 if zero in (0, 1) else 1),
-              "They are the bias, or zero"),
+              "Outputs that no tap reaches hold the bias, or zero without a bias"),
              ("parameters", numbers.count(workload.layer.parameter_count), "Values of weight and bias")]
     note = " · this is the last valid layer" if faded else ""
     return (f'<div class="layer"><span class="mono">{escape(str(workload.layer))}</span>'
@@ -145,7 +145,7 @@ class _Told(NamedTuple):
     described: str
     precisions: dict[str, set[str]]     # by direction, of right candidates
     notes: list[str]                    # of what is not right
-    changed: list[str]                  # candidates whose template is another one since, the fastest first
+    changed: list[str]                  # candidates whose template has changed since their trial, the fastest first
 
 
 def _told(path: Path | None, trials: list[Trial], last: Run | None, *, recorded: bool) -> _Told:

@@ -25,7 +25,7 @@ def draw(trial: Trial) -> None:
     advice = f" {found.looks_like.advice}" if found.looks_like else ""
     theme.html(theme.heading("Where it is wrong") + f"<p>{escape(said + advice)}</p>")
     step = " × ".join(map(str, found.step))
-    cell = f", a cell has {step} positions" if max(found.step) > 1 else ""
+    cell = f". A cell of the map has {step} positions" if max(found.step) > 1 else ""
     theme.html(f'<span class="foot">{escape(_what(found))} Inputs: {escape(found.inputs)}{cell}.</span>')
     theme.chart(plots.wrong_map(found, mode=theme.mode()), key="wrong map", alt=said)
     shares, errors = plots.wrong_shares(found, mode=theme.mode()), plots.wrong_errors(found, mode=theme.mode())
@@ -61,4 +61,4 @@ def _smallest(trial: Trial, found: WrongValues, case: SmallestWrong) -> None:
     element = numbers.index(SHORT.get(found.tensor, found.tensor), case.index)
     what = f"{element}, batch {case.batch}, input size {numbers.shape(case.input_size)}"
     theme.html(f"<p>{escape(what)}{escape(f': {case.said}.' if case.said else '')}</p>"
-               + theme.table(("tap", "reads", "adds, over channels"), rows, right=(2,)))
+               + theme.table(("tap", "reads", "term, summed over channels"), rows, right=(2,)))

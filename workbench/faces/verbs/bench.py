@@ -80,7 +80,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     shown.add_argument("--docs", type=Path, metavar="FILE", help="write the long tables in the same way")
     shown.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")
     shown.add_argument("--default-configs", action="store_true",
-                       help="print where the default config of the fastest variant is not its best one")
+                       help="print the cells in which the fastest variant has a better config than its default")
     shown.add_argument("--write-best", type=Path, metavar="FILE", help="write the best known configs, from measured times")
     shown.add_argument("--ship", metavar="NAME", help="copy one session to recorded-NAME as one small zip")
     shown.add_argument("--note", nargs=2, metavar=("CELL", "TEXT"),

@@ -1,5 +1,7 @@
 """Compare two sessions: for each variant on the same work, the ratio of the medians and a verdict.
 
+The ratio is A / B: above 1, B is faster. The page and --html say B / A, as they ask whether A is faster.
+
 The verdict comes from a bootstrap interval of this ratio, computed from the samples of both sessions. Times of different
 devices and emulated times are never compared. If both sessions hold a config, its two trials are compared. If they hold
 different configs of a variant (for example after a new default), its fastest right config in A is compared with its fastest

@@ -24,7 +24,7 @@ from ..arguments import trial_from
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="TRIAL", help="SESSION:TRIAL, with the beginning of its id")
     parser.add_argument("b", metavar="TRIAL", nargs="?", help="a second one, shown beside the first")
-    parser.add_argument("--again", action="store_true", help="count anew where the session keeps a profile")
+    parser.add_argument("--again", action="store_true", help="count again, even if the session has a profile of the trial")
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS",
                         help=f"stop ncu after so many seconds (default {LIMIT_S:g})")
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each trial")

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from ...drive.replaying.recorded_space import csv_of, missing, spaces_of, t4_of
     for name in ("repeats", "trials", "batch", "jobs"):
         if getattr(args, name) < 1:
-            raise BadRequest(f"--{name} {getattr(args, name)} is too few; give 1 or more.", field=name)
+            raise BadRequest(f"--{name} is {getattr(args, name)}; give 1 or more.", field=name)
     for file in (args.plot, args.csv, args.t4):
         check_folder(file)
     names = [name.strip() for name in args.searches.split(",") if name.strip()]

@@ -54,7 +54,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="cpu: the emulator; cuda:N: only this GPU; auto (default): every "
                                                          "free GPU of the same kind as the first")
     parser.add_argument("--cluster", default="", metavar="ADDRESS",
-                        help="use the GPUs of the cluster of dask.distributed whose scheduler has this address")
+                        help="use the GPUs of a dask.distributed cluster; ADDRESS is the address of its scheduler")
     parser.add_argument("--effort", choices=tuple(EFFORTS),
                         help="quick: a minute; normal: ten minutes (default); full: until every candidate has been tried, at "
                              "most 20 000 per direction")

@@ -34,7 +34,7 @@ _KERNELBENCH_REJECTS = (
 
 @dataclass(frozen=True)
 class Hint:
-    """`about`: the key of the question that it leaves out once that is asked."""
+    """`about`: key of a question. If this question is asked, the hint is left out."""
 
     about: str
     seen: str

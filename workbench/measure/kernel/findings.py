@@ -53,7 +53,7 @@ def launch_error(code: int, text: str, *, cuda: bool) -> Finding:
 
 def out_of_memory(needed: int, free: int, device: str, *, workspace: int) -> Finding:
     most = workspace > needed / 2
-    headline = f"It needs {numbers.memory(needed)} of memory; {numbers.memory(free)} are free on {device}."
+    headline = f"The check needs {numbers.memory(needed)} of memory; {numbers.memory(free)} are free on {device}."
     return Finding(Status.OUT_OF_MEMORY, headline,
                    f"Use less workspace: the kernel asks for {numbers.memory(workspace)}." if most else "",
                    {"needed_bytes": needed, "free_bytes": free, "workspace_bytes": workspace})

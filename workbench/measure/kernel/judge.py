@@ -133,7 +133,7 @@ def open_stage(order: JudgeOrder) -> Stage:
     try:
         if order.digest and digest_of(order.library) != order.digest:
             raise Finding(Status.MACHINE_FAILED, f"{order.library} was changed after the build.",
-                          "Run it again: it is then built anew.")
+                          "Run the candidate again. Its library is then built again.")
         kind = LauncherApart if order.device == "cpu" and not order.sanitize else Launcher
         launcher = kind(order.library, order.symbol, order.direction)
     except OSError as error:

@@ -179,7 +179,7 @@ def distance(got: torch.Tensor, truth: torch.Tensor) -> tuple[float, float, floa
 
 def beside_noise(found: list[tuple[float, float, float]], truths: list[torch.Tensor], least_norms: list[float]
                  ) -> list[tuple[float, float, float]]:
-    """The same distances, relative to a norm of at least so much: for results that are zero but for rounding."""
+    """The same distances, relative to a norm of at least `least_norms`. For results whose exact value is zero."""
     kept = []
     for (off, worst, rms), truth, least in zip(found, truths, least_norms, strict=True):
         count = max(1, truth.numel())

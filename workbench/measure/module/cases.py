@@ -30,7 +30,7 @@ class ModuleCase:
 
 
 def cases(workload: Workload, arguments: Arguments) -> list[ModuleCase]:
-    """The workload itself with random floats too; the others with exact integers, small."""
+    """The workload itself, with exact integers and with random floats. All other cases are small and have exact integers."""
     small = _small(workload, workload.layer)
     larger = replace(small, batch=3, input_size=tuple(i + 5 for i in small.input_size))
     found = [ModuleCase("its own workload", workload, arguments, workload.memory_format, kinds=(INTEGERS, NORMAL)),

@@ -21,7 +21,7 @@ from ..build.build import build
 
 
 class PatchFile:
-    """One patch file, executed. All else in it runs as it will run at the user's."""
+    """One patch file, executed. Except for the build, the file runs as it will on the user's machine."""
 
     def __init__(self, text: str, device: str) -> None:
         module = ModuleType(f"kernel_workbench_patch_{hashlib.sha256(text.encode()).hexdigest()[:16]}")

@@ -103,7 +103,7 @@ class Beside:
 @dataclass(frozen=True)
 class Plan:
     """What is timed. `beside`: other processes. `errors`: what the check found and allowed for each result of this
-    case. `factor`: of all values that are drawn for the timed calls."""
+    case. `factor`: all values that are drawn for the timed calls are multiplied by it."""
 
     case: Case
     effort: str

@@ -42,7 +42,7 @@ _CHECKED = 3                    # of the first batches of the candidate in which
 _SMALL_BYTES = 1 << 24          # of results: then all calls that are timed one by one are compared
 _LOOSE = 10                     # beyond so many tolerances of tf32 a way of PyTorch computes something else
 _TIMED_WRONG = "A timed call gave a wrong result. The same call gives the right result when it is not timed."
-_NOT_AGAIN = "Called again before timing, it gives a different result than in the check."
+_NOT_AGAIN = "The call before the timing gave a different result from the same call in the check."
 _SEED_OF_TRUTH = 43            # the state replaces what it draws; it must differ from the seed of the timed module
 _CANDIDATE, _REFERENCE, _BENCHMARK, _COMPILER = "candidate", "reference", "benchmark", "compiler"
 _WITH_BENCHMARK = (_BENCHMARK, _COMPILER)
@@ -337,7 +337,7 @@ class _Bench:
                 continue
             kinds[name] = _kinds(answer)
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
-            raise Wrong("When timed, its results have another dtype or shape than in the check.")
+            raise Wrong("When it is timed, its results differ in dtype or shape from those in the check.")
         return kinds[_REFERENCE]
 
     def _slots(self, parties: dict[str, Party]) -> Slots:

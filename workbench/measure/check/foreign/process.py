@@ -375,7 +375,7 @@ class ForeignProcess:
         if not self._ready:  # nothing foreign has run: the sandbox or the interpreter said why
             last = plain((self.log_tail().strip().splitlines() or ["it said nothing"])[-1])[:200].rstrip(".")
             return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}: {last}.",
-                               "Check it again; if that changes nothing, see what `doctor` says of the sandbox.")
+                               "Check the file again. If it ends again, see the row sandbox of `python -m workbench doctor`.")
         return self._ended(Status.WORKER_DIED, f"{self._called} ended itself with exit code {code} while {doing}.",
                            "Remove the call that ends the process (sys.exit, os._exit).")
 

@@ -48,7 +48,7 @@ _SLEEP_CYCLES = 100_000_000  # some 60 ms of a GPU
 def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) -> tuple[Output | NoTensor, Tensors]:
     """Inputs, then grad_output where `gradients` are asked for (with `expanded` one value, to be expanded). Back come the
     output, with `echo` the inputs as they are afterwards, and the gradients that there are (the answer names them, None
-    for one that is missing). An output of another shape than grad_output's comes back without.
+    for one that is missing). If the output has another shape than grad_output, no gradients come back.
     `tf32`: convolutions round their operands so."""
     count, names = request.inputs, request.gradients
     tensors = [_widened(t.to(device)) if request.wide else t.to(device) for t in tensors]
@@ -152,7 +152,7 @@ def side_stream(module: torch.nn.Module, request: SideStream, tensors: Tensors, 
 
 
 def waits(module: torch.nn.Module, request: AskWaits, tensors: Tensors, device: str) -> tuple[Waits, Tensors]:
-    """Host seconds of a call while the device is kept busy, beside those the device was busy."""
+    """(seconds until a call returned, seconds until the device was idle), while the device is kept busy."""
     xs = [t.to(device) for t in tensors]
     with torch.no_grad():
         module(*xs)

@@ -88,7 +88,7 @@ class Drawn:
 
     @property
     def of_values(self) -> bool:
-        """Whether an input would not be what it is with its values multiplied."""
+        """Whether some input loses its property if its values are multiplied."""
         return any(s and not s.varied for s in self.structures)
 
     def tangent(self, place: int, grad: torch.Tensor) -> torch.Tensor:
@@ -104,7 +104,7 @@ class Drawn:
         return grad - grad.mean(-1, keepdim=True) if word == OF_SUM_1 else grad
 
     def differentiable(self, place: int) -> bool:
-        """Whether there are changes that leave the input what it is."""
+        """Whether the input can change and keep its property. If not, its gradient is not compared."""
         structure = self.structures[place]
         return self.given[place].is_floating_point() and not (structure and structure.word in _RIGID)
 
@@ -115,7 +115,7 @@ class Drawn:
 
     @property
     def bound(self) -> list[str]:
-        """What those inputs are whose changes are not all of them."""
+        """The properties of the floating-point inputs that not every change keeps."""
         return [s.word for x, s in zip(self.given, self.structures, strict=True) if s and x.is_floating_point()]
 
     def _fresh(self) -> list[torch.Tensor]:

@@ -20,7 +20,7 @@ _CLOSE = 1e-2  # these ask where and when, not how exactly
 
 
 def ask(trial: TrialRun, case: Case, outcome: Outcome) -> Iterator[Question]:
-    """One question each, one after the other. A death costs that question only."""
+    """One question each, one after the other. If the process ends, only that question is lost."""
     return (one(trial, case, outcome) for one in (_stream, _waits, _memory, _graph, _compile))
 
 

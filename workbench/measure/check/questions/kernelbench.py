@@ -24,7 +24,7 @@ _SEED = 42
 
 
 def beside(trial: TrialRun, given: Case, questions: Sequence[Question]) -> KernelBenchValues:
-    """Its verdict, and the reason if ours, which is that of all questions, is another."""
+    """KernelBench's verdict, and the reason if it differs from ours (which counts all questions)."""
     found = verdict(trial, given)
     failed = [q for q in questions if q.answer is Answer.FAILED]
     reason = ""
@@ -35,7 +35,7 @@ def beside(trial: TrialRun, given: Case, questions: Sequence[Question]) -> Kerne
         rounding = "TF32 rounding" if any(q.key == tf32.KEY for q in questions) else \
             f"rounding to {DECLARED[trial.declared]}" if trial.declared else "PyTorch’s own rounding"
         reason = f"{found.why} The output is right against float64."
-        reason += f" At 1e-4 the difference also contains {rounding}." if found.apart else ""
+        reason += f" KernelBench's tolerance of 1e-4 does not allow for {rounding}." if found.apart else ""
     return replace(found, ours=not failed, reason=reason)
 
 
