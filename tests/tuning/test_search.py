@@ -18,7 +18,7 @@ from workbench.core.typed import Misfit, read
 from workbench.drive.replaying.recorded_space import RecordedSpace, Results, csv_of, missing, session_spaces, spaces_of, t4_of
 from workbench.drive.replaying.replay import figure, outcome, random_curve, replay, search, table, text
 from workbench.drive.searching.points import Points, Seen, points_from
-from workbench.drive.searching.propose import _Belief, _Kernel, propose
+from workbench.drive.searching.propose import _Belief, _features, _Kernel, propose
 from workbench.drive.sessions.session import Session
 from workbench.faces.cli import main
 
@@ -135,6 +135,14 @@ def test_a_proposal_in_a_large_space_takes_milliseconds() -> None:
     begun = time.thread_time()
     propose(points, seen, (), 1, seed=0)
     assert time.thread_time() - begun < 2.0
+
+
+def test_the_model_sees_the_odd_part_of_a_value() -> None:
+    """96 = 3 * 32 has the odd part 3, and powers of two have 1. Where all values are powers of two there is no such feature."""
+    wide = _features(points_from([{"A": a} for a in (32, 64, 96, 160)]))
+    assert any(np.allclose(column, np.log2([1, 1, 3, 5]) / np.log2(5)) for column in wide.T)
+    assert _features(points_from([{"A": a} for a in (2, 4, 8)])).shape == (3, 1)
+    assert _features(points_from([{"A": a} for a in (1, 2, 3)])).shape == (3, 2)
 
 
 def test_a_model_whose_covariance_is_rounded_badly_still_predicts() -> None:

@@ -20,6 +20,7 @@ class Points:
     features: NDArray[np.float32]  # [points, columns]; log2 of powers of two; NaN: the family lacks it
     families: tuple[str, ...]  # family (variant, precision) of each point
     order: tuple[int, ...] = ()  # a ranking known beforehand, the best first; it may be short
+    logs: frozenset[str] = frozenset()  # columns that hold log2 of their values
 
     def __post_init__(self) -> None:
         count = len(self.keys)
@@ -50,13 +51,15 @@ def points_from(configs: Sequence[Mapping[str, Value]], *, keys: Sequence[str] |
     """
     names = list(dict.fromkeys(name for config in configs for name in config))
     columns: dict[str, NDArray[np.float32]] = {}
+    logs: set[str] = set()
     for name in names:
         values = [config.get(name) for config in configs]
         if len(set(values)) > 1:
-            columns[name] = _column(values)
+            columns[name], logged = _column(values)
+            logs |= {name} if logged else set()
     features = np.column_stack(list(columns.values())) if columns else np.zeros((len(configs), 0), np.float32)
     return Points(tuple(keys) if keys is not None else tuple(map(config_text, configs)), tuple(columns), features,
-                  tuple(families) if families is not None else ("all",) * len(configs), tuple(order))
+                  tuple(families) if families is not None else ("all",) * len(configs), tuple(order), frozenset(logs))
 
 
 def config_text(config: Mapping[str, Value]) -> str:
@@ -64,14 +67,17 @@ def config_text(config: Mapping[str, Value]) -> str:
     return " ".join(f"{name}={value}" for name, value in config.items())
 
 
-def _column(values: Sequence[Value | None]) -> NDArray[np.float32]:
+def _column(values: Sequence[Value | None]) -> tuple[NDArray[np.float32], bool]:
+    """The values as numbers, and whether these are their logs."""
     there = [v for v in values if v is not None]
+    logged = False
     if any(isinstance(v, str) for v in there):
         place = {text: float(i) for i, text in enumerate(sorted({str(v) for v in there}))}
         numbers = [np.nan if v is None else place[str(v)] for v in values]
     else:
         numbers = [np.nan if v is None else float(v) for v in values]
         known = {x for x in numbers if x == x}
-        if all(x > 0 and float(np.log2(x)).is_integer() for x in known):
+        logged = all(x > 0 and float(np.log2(x)).is_integer() for x in known)
+        if logged:
             numbers = [float(np.log2(x)) for x in numbers]
-    return np.array(numbers, np.float32)
+    return np.array(numbers, np.float32), logged

@@ -208,19 +208,25 @@ def _spread(points: Points, known: Iterable[int], count: int, seed: int) -> list
 
 @lru_cache(maxsize=4)
 def _features(points: Points) -> Floats:
-    """What the model sees, each between 0 and 1: the tunables by the place of their value, the family, how often 2 divides a
-    value, and the sums of the logs of two tunables: their products, as the threads of a block or the elements of a tile."""
+    """What the model sees, each between 0 and 1: the tunables by the place of their value, the family, the odd part of a value
+    (1 for a power of two, which often divides a size without a rest), how often 2 divides it, and the sums of the logs of two
+    tunables: their products, as the threads of a block or the elements of a tile."""
     plain = _plain(points)
     extra: list[Floats] = []
     logs: list[tuple[int, Floats]] = []
-    for column in points.features.T.astype(np.float64):
+    for name, column in zip(points.columns, points.features.T.astype(np.float64), strict=True):
         known = np.unique(column[~np.isnan(column)])
         filled = np.where(np.isnan(column), known.mean() if len(known) else 0.0, column)
         if len(known) < 3:
             continue
-        if len(known) > 4 and (known == np.round(known)).all() and known.max() >= 16:
-            whole = np.maximum(np.round(filled), 1).astype(np.int64)
-            extra.append(np.minimum(np.log2(whole & -whole), MOST_TWOS) / MOST_TWOS)
+        integers = bool((known == np.round(known)).all())
+        whole = np.maximum(np.round(filled), 1).astype(np.int64)
+        twos = whole & -whole
+        odd = whole // twos
+        if integers and name not in points.logs and known.min() > 0 and len(set(odd)) > 1:
+            extra.append(_unit(np.log2(odd)))
+        if integers and len(known) > 4 and known.max() >= 16:
+            extra.append(np.minimum(np.log2(twos), MOST_TWOS) / MOST_TWOS)
         logs.append((len(known), np.log2(filled) if known.min() > 0 and known.max() > 16 else filled))
     logs.sort(key=lambda one: -one[0])
     room = WIDEST - plain.shape[1] - len(extra)
