@@ -68,6 +68,9 @@ def test_wrong_index_and_no_gradient(checked, small: bool) -> None:
     assert report.question("builds").answer is Answer.PASSED and "emulator" in report.device
     assert report.question("times").answer is Answer.SKIPPED and "does not predict a GPU" in report.question("times").seen
     assert report.question("stream").answer is Answer.SKIPPED
+    hints = report.question("text")
+    assert hints.question == "Suspicious code?" and hints.answer is Answer.WARNED
+    assert hints.seen == "1 of 1 launches name no stream: they go to the default stream. No launch is checked for an error."
 
 
 _LOOKS = '''
