@@ -237,7 +237,7 @@ def test_the_chart_tells_searches_apart_by_colour_and_dash(space: RecordedSpace)
     (["{other}"], "is neither a cache file of Kernel Tuner (it has no cache) nor a T4 file"),
     (["{folder}"], "is a folder without a session"),
     (["{good}", "--searches", "clever"], "There is no search 'clever'; there are surrogate, random, tpe"),
-    (["{good}", "--repeats", "0"], "--repeats 0 is too few"),
+    (["{good}", "--repeats", "0"], "--repeats is 0; give 1 or more"),
     (["{good}", "--space", "gemm"], "No space has 'gemm' in its name"),
     (["{good}", "--t4", "{folder}/t4.json"], "is not of a session"),
 ], ids=lambda v: v if isinstance(v, str) else "")

@@ -311,10 +311,12 @@ class Examination:
         few = sum(x.numel() for x in outcome.inputs) <= _MOST_VALUES
         names = outcome.names if few and outcome.grad_output is not None and not outcome.problems else []
         try:
-            other = self._unlike_gradients(self.trial.candidate, outcome) if names else ""
-            if other and not self._unlike_gradients(self.trial.reference, outcome):
+            other, apart = self._unlike_gradients(self.trial.candidate, outcome) if names else ("", 0.0)
+            if other and not self._unlike_gradients(self.trial.reference, outcome)[0]:
+                wrong = apart > 2 * outcome.errors[other].allowed
                 self.questions.append(Question(
-                    "same_bits", _ASKED["same_bits"], Answer.WARNED, f"No. The output has equal bits in {_RUNS} runs, but "
+                    "same_bits", _ASKED["same_bits"], Answer.FAILED if wrong else Answer.WARNED,
+                    f"No. The output has equal bits in {_RUNS} runs, but "
                     f"{self.trial.plain(other)} has not. The reference's has.", "Sum in a fixed order, without atomics.",
                     str(Status.NONDETERMINISTIC)))
                 return
@@ -322,18 +324,19 @@ class Examination:
             pass
         self._pass("same_bits", f"Yes, {_RUNS} runs{', also of the gradients' if names else ''}.")
 
-    def _unlike_gradients(self, party: Party, outcome: Outcome) -> str:
-        """The first gradient that has other bits in a further run."""
+    def _unlike_gradients(self, party: Party, outcome: Outcome) -> tuple[str, float]:
+        """The first gradient that has other bits in a further run, and how far apart both are, relative L2."""
         first: list[torch.Tensor] = []
         state = outcome.state if party is self.trial.reference or self.trial.loads_state else None
         for _ in range(_RUNS):
-            facts, (_, *grads) = party.call(self.trial.how(self.given), outcome.inputs, state=state, layout=self.given.layout,
-                                            gradients=outcome.names, grad_output=outcome.grad_output)
-            there = [n for n in facts.gradients if n] if isinstance(facts, Output) else []
+            facts, results = party.call(self.trial.how(self.given), outcome.inputs, state=state, layout=self.given.layout,
+                                        gradients=outcome.names, grad_output=outcome.grad_output)
+            there, grads = [n for n in facts.gradients if n] if isinstance(facts, Output) else [], results[1:]
             first = first or grads
-            if wrong := [n for n, a, b in zip(there, first, grads, strict=False) if not same_bits(a, b)]:
-                return wrong[0]
-        return ""
+            for n, a, b in zip(there, first, grads, strict=False):
+                if not same_bits(a, b):
+                    return n, distance(b, a)[0] if a.shape == b.shape else inf
+        return "", 0.0
 
     def _called_again(self, outcome: Outcome, state: State | None) -> tuple[int, float]:
         """How many of some further runs gave other bits than the first of them, and how far apart they were."""
