@@ -313,7 +313,7 @@ class Examination:
         try:
             other, apart = self._unlike_gradients(self.trial.candidate, outcome) if names else ("", 0.0)
             if other and not self._unlike_gradients(self.trial.reference, outcome)[0]:
-                wrong = apart > 2 * outcome.errors[other].allowed
+                wrong = apart > 2 * outcome.errors[self.trial.plain(other)].allowed
                 self.questions.append(Question(
                     "same_bits", _ASKED["same_bits"], Answer.FAILED if wrong else Answer.WARNED,
                     f"No. The output has equal bits in {_RUNS} runs, but "
