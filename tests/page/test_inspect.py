@@ -26,7 +26,7 @@ from workbench.drive.sessions import profiles
 from workbench.drive.sessions.session import Session
 
 from .test_belongs import tab
-from .test_report import trial
+from .test_report import pytorch, timing, trial
 
 SESSIONS = Path(__file__).resolve().parents[2] / "sessions"
 
@@ -266,3 +266,112 @@ def test_a_profile_is_shown_with_what_each_metric_means_beside_another_trials(tm
         time.sleep(0.3)
         at.run()
     assert "No counters: The trial ran on" in text and "No static reading either: " in text
+
+
+def markup(at: AppTest) -> str:
+    assert not at.exception
+    return unescape("\n".join(element.body for element in at.get("html")))
+
+
+def test_a_session_without_candidates_has_no_trial_yet(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    assert "No trial yet" in markup(tab("inspect"))
+    session = Session.create(tmp_path, "own")
+    for one in pytorch():
+        session.append(one)
+    at = tab("inspect", inspect_session="own")
+    assert "No trial yet" in markup(at) and at.selectbox(key="inspect_trial-none").disabled
+    assert "eager" not in markup(at), "PyTorch has nothing to be inspected"
+
+
+def test_a_module_shows_its_file_and_sends_to_its_candidates_for_the_rest(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "own")
+    source = session.put_blob(b"class ModelNew:\n    pass\n")
+    session.append(replace(trial("ModelNew", None, kind="module", direction="backward", blobs={"source": source}),
+                           module_ms={"forward": timing(2.0), "backward": timing(5.0)}))
+    session.append(trial("naive_gather", 1.0))
+    module = session.trials()[0].trial_id
+    at = tab("inspect", inspect_session="own", trial=module)
+    assert list(at.selectbox(key="inspect_trial").options)[-1].endswith("ModelNew · backward"), "modules come last"
+    assert at.code[0].value == "class ModelNew:\n    pass" and at.code[0].language == "python"
+    assert "forward 2.00 ms, backward 5.00 ms (module_ms)" in markup(at)
+    for view in ("Edit", "Diff", "Ladder", "Profile"):
+        at.segmented_control(key="inspect_view").set_value(view).run()
+        assert "Open one of the candidates." in markup(at) or "Open one of its candidates." in markup(at), view
+        assert not [c for c in at.code if "class ModelNew" in c.value]
+
+
+def test_the_build_log_opens_where_the_build_failed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "own")
+    log = b'naive_gather.cu(3): error: identifier "smem_w" is undefined\n1 error detected\n'
+    failed, silent, bare = (trial(name, None, status=Status.BUILD_FAILED, headline="nvcc <stopped>.", blobs=blobs)
+                            for name, blobs in (("naive_gather", {"log": session.put_blob(log)}),
+                                                ("silent", {"log": session.put_blob(b"")}), ("bare", {})))
+    for one in (failed, silent, bare):
+        session.append(one)
+    at = tab("inspect", inspect_session="own", trial=failed.trial_id)
+    assert at.segmented_control(key="inspect_view").value == "Build log" and at.code[0].value == log.decode().rstrip()
+    at.selectbox(key="inspect_trial").set_value(silent.trial_id).run()
+    assert at.code[0].value == "The compiler printed nothing."
+    at.selectbox(key="inspect_trial").set_value(bare.trial_id).run()
+    assert "This trial has no build log: nvcc <stopped>." in markup(at)
+
+
+KERNEL = """__global__ void naive_gather(const float* x, float* y, int n) {{
+  float sum = 0;
+  for (int i = threadIdx.x; i < n; i += {block})
+    sum += x[i] * {factor};
+  y[threadIdx.x] = sum;
+}}"""
+
+
+@pytest.fixture
+def two_kernels(tmp_path, monkeypatch) -> list[str]:
+    """The ids of two trials, whose loops multiply by a number, and by one that is read."""
+    require(find_toolchain().nvcc, "nvcc")
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    session = Session.create(tmp_path / "sessions", "own")
+    for block, factor in ((64, "2.5f"), (128, "y[i]")):
+        text = '#line 1 "forward/naive_gather.cu"\n' + KERNEL.format(block=block, factor=factor)
+        session.append(trial("naive_gather", 1.0, config={"BLOCK": block}, blobs={"source": session.put_blob(text.encode())}))
+    return [t.trial_id for t in session.trials()]
+
+
+def compiled(at: AppTest) -> str:
+    """Of the page, once nvcc has answered."""
+    end = time.monotonic() + 200
+    while "nvcc is compiling" in markup(at) and time.monotonic() < end:
+        time.sleep(0.2)
+        at.run()
+    return markup(at)
+
+
+def test_an_instruction_leads_to_its_line_and_two_kernels_are_compared(two_kernels) -> None:
+    one, two = two_kernels
+    at = tab("inspect", inspect_session="own", trial=one, view="Machine code")
+    assert "Compare with" not in compiled(at) and "excerpt" not in markup(at)
+    table = at.dataframe[0].value
+    row = list(table["instruction"].str.contains("FFMA")).index(True)
+    assert table["source"].iloc[row] == "forward/naive_gather.cu:4"
+    at.session_state[at.dataframe[0].key] = {"selection": {"rows": [row], "columns": [], "cells": []}}
+    text = markup(at.run())
+    assert "<b class=wrongline>>     4      sum += x[i] * 2.5f;</b>" in text, text
+    at.selectbox(key=f"asm against {one}").set_value(two).run()
+    text = compiled(at)
+    assert "<td>LDG</td><td class=n>1</td><td class=n>2</td>" in text, "in the loop that takes what is left over"
+    assert "FFMA</td>" not in text, "of these both have as many"
+    link = {name: values[0] for name, values in at.session_state["address of inspect"].items()}
+    assert link["asm_against"] == two
+
+
+def test_ptx_and_sass_of_two_trials_differ_in_the_lines_that_do(two_kernels) -> None:
+    one, two = two_kernels
+    at = tab("inspect", inspect_session="own", trial=one, view="Diff", what="ptx", shape="Unified")
+    text = compiled(at)
+    assert "<s>−</s>" in text and "fma.rn.f32" in text and ".loc" not in text
+    at.segmented_control(key="diff what").set_value("sass").run()
+    text = compiled(at)
+    assert re.search(r"<td class=came><s>\+</s>[^<]*FFMA[^<]*2\.5", text) and re.search(r"<td class=gone><s>−</s>[^<]*LDG", text)
