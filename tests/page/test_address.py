@@ -98,3 +98,33 @@ def test_a_session_that_is_called_by_its_time_is_listed_with_its_layer(sessions)
     Session.create(sessions, "20261122-231318").append(trial("mine", 1.0))
     labels = state.session_labels(["20261122-231318", "one", "recorded-x"])
     assert labels == {"20261122-231318": "22 Nov 23:13 · KernelBench #74 (full)", "one": "one", "recorded-x": "x · recorded"}
+
+
+def test_a_link_to_inspects_diff_brings_both_sides_and_its_shape_back(sessions):
+    mine, other = (Session(sessions / name).trials()[-1 - n].trial_id for name, n in (("one", 1), ("two", 0)))
+    at = tab("inspect", inspect_session="one", trial=mine, view="Diff")
+    at.selectbox(key="diff session").select("two").run()
+    at.selectbox(key=f"diff {mine} two").set_value(other).run()
+    at.segmented_control(key="diff what").set_value("config").run()
+    at.segmented_control(key="diff shape").set_value("Unified").run()
+    at.toggle(key="diff only").set_value(False).run()
+    there = written(at, "inspect")
+    assert there == {"inspect_session": "one", "trial": mine, "view": "Diff", "diff_session": "two", "diff": other,
+                     "what": "config", "shape": "Unified", "whole": "1"}
+    assert "−</s>variant = other" in said(at) and "+</s>variant = mine" in said(at) and "precision = ieee" in said(at)
+    again = tab("inspect", **there)
+    assert written(again, "inspect") == there and not again.exception
+    assert said(again) == said(at), "a colleague sees the same"
+
+
+def test_a_link_to_a_step_of_the_ladder_brings_it_back(sessions):
+    session = Session.create(sessions, "real")
+    session.append(trial("warp_per_output", 1.0))
+    one = session.trials()[0].trial_id
+    at = tab("inspect", inspect_session="real", trial=one, view="Ladder")
+    assert "step" not in written(at, "inspect"), "at first the trial's own"
+    at.button(key="ladder Next").click().run()
+    step = at.selectbox(key="ladder step").value
+    assert step != "warp_per_output" and written(at, "inspect")["step"] == step
+    again = tab("inspect", **written(at, "inspect"))
+    assert again.selectbox(key="ladder step").value == step and said(again) == said(at)

@@ -8,6 +8,7 @@ import shutil
 import time
 from dataclasses import replace
 from html import unescape
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -288,10 +289,11 @@ def test_a_module_shows_its_file_and_sends_to_its_candidates_for_the_rest(tmp_pa
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
     session = Session.create(tmp_path, "own")
     source = session.put_blob(b"class ModelNew:\n    pass\n")
+    session.append(trial("naive_gather", 1.0))
     session.append(replace(trial("ModelNew", None, kind="module", direction="backward", blobs={"source": source}),
                            module_ms={"forward": timing(2.0), "backward": timing(5.0)}))
-    session.append(trial("naive_gather", 1.0))
-    module = session.trials()[0].trial_id
+    assert "naive_gather" in tab("inspect", inspect_session="own").selectbox(key="inspect_trial").options[0]
+    module = session.trials()[1].trial_id
     at = tab("inspect", inspect_session="own", trial=module)
     assert list(at.selectbox(key="inspect_trial").options)[-1].endswith("ModelNew · backward"), "modules come last"
     assert at.code[0].value == "class ModelNew:\n    pass" and at.code[0].language == "python"
@@ -334,9 +336,9 @@ def two_kernels(tmp_path, monkeypatch) -> list[str]:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
     monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
     session = Session.create(tmp_path / "sessions", "own")
-    for block, factor in ((64, "2.5f"), (128, "y[i]")):
+    for ms, block, factor in ((1.0, 64, "2.5f"), (2.0, 128, "y[i]")):
         text = '#line 1 "forward/naive_gather.cu"\n' + KERNEL.format(block=block, factor=factor)
-        session.append(trial("naive_gather", 1.0, config={"BLOCK": block}, blobs={"source": session.put_blob(text.encode())}))
+        session.append(trial("naive_gather", ms, config={"BLOCK": block}, blobs={"source": session.put_blob(text.encode())}))
     return [t.trial_id for t in session.trials()]
 
 
@@ -354,11 +356,13 @@ def test_an_instruction_leads_to_its_line_and_two_kernels_are_compared(two_kerne
     at = tab("inspect", inspect_session="own", trial=one, view="Machine code")
     assert "Compare with" not in compiled(at) and "excerpt" not in markup(at)
     table = at.dataframe[0].value
-    row = list(table["instruction"].str.contains("FFMA")).index(True)
-    assert table["source"].iloc[row] == "forward/naive_gather.cu:4"
+    row = next(n for n, place in enumerate(table["source"]) if place != table["source"].iloc[0])
+    line = int(table["source"].iloc[row].removeprefix("forward/naive_gather.cu:"))
+    assert table["instruction"].str.contains("FFMA").any() and line in (3, 4)
     at.session_state[at.dataframe[0].key] = {"selection": {"rows": [row], "columns": [], "cells": []}}
     text = markup(at.run())
-    assert "<b class=wrongline>>     4      sum += x[i] * 2.5f;</b>" in text, text
+    of_line = KERNEL.format(block=64, factor="2.5f").splitlines()[line - 1]
+    assert f"<b class=wrongline>>{line:6}  {of_line}</b>" in text
     at.selectbox(key=f"asm against {one}").set_value(two).run()
     text = compiled(at)
     assert "<td>LDG</td><td class=n>1</td><td class=n>2</td>" in text, "in the loop that takes what is left over"
@@ -374,4 +378,53 @@ def test_ptx_and_sass_of_two_trials_differ_in_the_lines_that_do(two_kernels) -> 
     assert "<s>−</s>" in text and "fma.rn.f32" in text and ".loc" not in text
     at.segmented_control(key="diff what").set_value("sass").run()
     text = compiled(at)
-    assert re.search(r"<td class=came><s>\+</s>[^<]*FFMA[^<]*2\.5", text) and re.search(r"<td class=gone><s>−</s>[^<]*LDG", text)
+    assert re.search(r"<td class=came><s>\+</s>[^<]*FFMA[^<]*2\.5", text)
+    assert re.search(r"<td class=gone><s>−</s>[^<]*LDG", text)
+
+
+def test_a_link_brings_back_the_kernel_and_the_line_whose_instructions_are_shown(two_kernels, tmp_path) -> None:
+    session = Session(tmp_path / "sessions" / "own")
+    text = KERNEL.format(block=32, factor="1.5f")
+    both = f'#line 1 "forward/naive_gather.cu"\n{text}\n{text.replace("naive_gather", "pack")}\n'
+    session.append(trial("naive_gather", 3.0, config={"BLOCK": 32}, blobs={"source": session.put_blob(both.encode())}))
+    one = session.trials()[-1].trial_id
+    at = tab("inspect", inspect_session="own", trial=one, view="Machine code")
+    compiled(at)
+    assert list(at.selectbox(key=f"asm kernel {one}").options) == ["naive_gather", "pack"], "the variant's own first"
+    at.selectbox(key=f"asm kernel {one}").select("pack").run()
+    at.selectbox(key=f"asm part {one} pack").set_value("forward/naive_gather.cu:10").run()
+    at.selectbox(key=f"asm against {one}").set_value(two_kernels[0]).run()
+    link = {name: values[0] for name, values in at.session_state["address of inspect"].items()}
+    assert (link["kernel"], link["instructions"], link["asm_against"]) == (
+        "pack", "forward/naive_gather.cu:10", two_kernels[0])
+    again = tab("inspect", **link)
+    compiled(again)
+    assert again.selectbox(key=f"asm kernel {one}").value == "pack" and "is not known" not in markup(again)
+    assert again.selectbox(key=f"asm part {one} pack").value == "forward/naive_gather.cu:10"
+    assert set(again.dataframe[0].value["source"]) == {"forward/naive_gather.cu:10"}
+    assert again.selectbox(key=f"asm against {one}").value == two_kernels[0]
+
+
+@pytest.mark.parametrize(("layer", "cells", "step", "titles", "axes"), [
+    ("kb81", (3, 4), (2, 5), [], ["H", "W"]), ("kb57", (5, 6), (1, 1), [], ["H", "W"]),
+    ("kb61", (6, 2, 3), (2, 4, 4), ["D 0 to 1", "D 2 to 3", "D 4 to 5", "D 6 to 7", "D 8 to 9", "D 10 to 11"], ["H", "W"])])
+def test_a_wrong_result_is_an_image_in_2_d_and_slices_in_3_d(tmp_path, monkeypatch, layer, cells, step, titles, axes) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "wrong")
+    work = preset(layer).workload("small")
+    shape = (*work.output_shape[:2], *(c * s for c, s in zip(cells, step, strict=True)))
+    shares = tuple(10 * i for i in range(prod(cells)))
+    found = WrongValues("output", "exact integers", shape, 12, 0, cells, step, shares)
+    blob = session.put_blob(to_json(found).encode())
+    session.append(replace(trial("mine", None), workload=work, status=Status.MISMATCH, blobs={"wrong": blob}))
+    at = tab("inspect", inspect_session="wrong", trial=session.trials()[0].trial_id)
+    drawn = json.loads(at.get("plotly_chart")[0].proto.spec)
+    assert "No place is worse than the others." in markup(at)
+    maps = [trace for trace in drawn["data"] if trace["type"] == "heatmap"]
+    assert len(maps) == max(1, len(titles)) and [a["text"] for a in drawn["layout"].get("annotations", [])] == titles
+    values = [share for trace in maps for row in trace["z"] for share in row]
+    assert values == pytest.approx(list(range(prod(cells)))), "each share once, the last dimension fastest"
+    assert all((len(t["z"]), len(t["z"][0])) == cells[-2:] and (t["dy"], t["dx"]) == step[-2:] for t in maps)
+    assert {t["zmax"] for t in maps} == {prod(cells) - 1}, "one scale for all slices"
+    layout = drawn["layout"]
+    assert [layout["yaxis"]["title"]["text"], layout["xaxis"]["title"]["text"]] == axes
