@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from workbench.core.presets import called, preset
 from workbench.core.trial_parts import Against, Detail
-from workbench.drive.reporting import compare_plots, html_report, plots, report
+from workbench.drive.reporting import compare_plots, html_report, plots, report, tables
 from workbench.drive.sessions.session import Session, list_sessions
 from workbench.faces.ui import results, state, workbench_page
 
@@ -243,3 +244,60 @@ def test_a_long_session_is_read_once_and_its_tables_are_made_once(tmp_path, monk
     session.append(trial("mine", 0.4))
     assert len(state.trials_of(session.path)) == 24
     assert workbench_page._known_by(session.path, state.trials_of(session.path)) != known_by, "it has grown: made anew"
+
+
+def select(at: AppTest, key: str, *rows: int) -> AppTest:
+    """Rows of a table, as by a click."""
+    at.session_state[key] = {"selection": {"rows": list(rows), "columns": [], "cells": []}}
+    at.run()
+    assert not at.exception
+    return at
+
+
+def test_rows_are_pinned_and_compared_from_the_table_and_from_the_list_of_all_trials(two_sessions) -> None:
+    at = tab("compare", compare_a="mine")
+    assert at.button(key="compare_pin_rows").disabled and at.button(key="compare_inspect").disabled
+    table = at.dataframe(key="compare_table").value
+    row = list(table["A"]).index("b ieee")
+    select(at, "compare_table", row).button(key="compare_pin_rows").click().run()
+    pinned = at.session_state["compare_trials"]
+    assert pinned[1] == f"mine:{two_sessions['mine'][1]}" and pinned[0].startswith("mine:") and len(pinned) == 2
+    assert "2 trials are pinned." in at.toast[0].value
+    at.segmented_control(key="compare_against").select("pinned trials").run()
+    assert list(at.dataframe(key="compare_table").value["B / A"]) == [pytest.approx(4.29)], "with PyTorch's, which is the first"
+    at.multiselect(key="compare_from").set_value(["other"]).run()
+    names = at.dataframe(key="compare_picker").value
+    rows = [n for n, (session, name) in enumerate(zip(names["session"], names["name"], strict=True))
+            if (session, name) in (("other", "a"), ("other", "c"), ("mine", "b"))]
+    select(at, "compare_picker", *rows)
+    assert at.button(key="compare_pin").label == "Pin 2" and at.button(key="compare_unpin_rows").label == "Unpin"
+    at.button(key="compare_pin").click().run()
+    assert at.session_state["compare_trials"] == [*pinned, *(f"other:{two_sessions['other'][n]}" for n in (0, 2))]
+    assert len(at.dataframe(key="compare_table").value) == 3
+    assert at.session_state["address of compare"]["trials"] == [",".join(at.session_state["compare_trials"])]
+    select(at, "compare_picker", *rows).button(key="compare_unpin_rows").click().run()
+    assert pinned[1] not in at.session_state["compare_trials"] and len(at.session_state["compare_trials"]) == 1
+
+
+def test_a_comparison_of_one_pair_that_no_ratio_has_is_counted_in_the_singular(two_sessions, tmp_path) -> None:
+    for name, device in (("here", H200), ("there", CPU)):
+        Session.create(tmp_path, name).append(trial("a", 2.0, device=device))
+    at = tab("compare", compare_a="here", compare_b="there", against="session B")
+    assert "1 pair of trials, but they ran on different devices, so their times are not compared" in said(at)
+    assert at.dataframe(key="compare_table").value["B / A"].isna().all() and not at.get("plotly_chart")
+
+
+def test_the_report_of_a_comparison_holds_its_pairs_figures_and_machines() -> None:
+    trials = [*pytorch(), trial("<mine>", 0.5, "tf32"), trial("other", 4.0)]
+    pairs = report.against_pytorch(trials)
+    text = html_report.of_pairs(pairs, "A <title>", ("FASTER", "A is faster in 2 of 2", "B & PyTorch"))
+    assert "<title>A &lt;title&gt;" in text and "A is faster in 2 of 2" in text and "B &amp; PyTorch" in text
+    assert "&lt;mine&gt;" in text and "<mine>" not in text and "NVIDIA H200" in text and "3.30×" in text
+    for heading in ("Speed-up of A against B, with its 95 % interval", "Roofline: forward ●; grey is B, blue is A"):
+        assert heading in text
+    assert "http://" not in text.partition("<script")[0] and "Speed-up per layer" not in text, "of one layer there is none"
+    assert len(html_report.of_pairs(pairs, "t", ("", "", ""), every=True)) < 5_000_000
+    lines = tables.csv_text(tables.pair_records(pairs)).splitlines()
+    assert lines[0].startswith("verdict,layer,direction,ratio,low,high,clock,a,") and len(lines) == 1 + len(pairs)
+    first = dict(zip(lines[0].split(","), next(csv.reader(lines[1:2])), strict=True))
+    assert (first["layer"], first["clock"]) == ("KernelBench #74 (full)", "kernel_ms") and float(first["ratio"]) > 1

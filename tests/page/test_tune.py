@@ -18,7 +18,7 @@ from workbench.drive.reporting import tune_plots, tune_points
 from workbench.drive.running.request import Run
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
-from workbench.drive.tuning.feed import TuneRequest
+from workbench.drive.tuning.feed import EVENT, TuneRequest
 from workbench.drive.tuning.tune import tune
 from workbench.faces.cli import main
 from workbench.faces.ui import running
@@ -270,3 +270,21 @@ def test_replay_prints_and_plots_how_the_best_of_a_session_fell(sessions: Path, 
     assert figure["data"][0]["y"][-1] == found.right[0].ms
     assert main(["replay", "told", "--steps", "--json", "--space", "kb81"]) == 2
     assert "No candidate was judged there" in capsys.readouterr().err
+
+
+def test_parallel_coordinates_of_the_best_part_are_drawn_and_stand_in_the_address(sessions: Path) -> None:
+    session = Session.create(sessions, "told")
+    session.event(EVENT, request=TuneRequest(WORK, ("forward",), device="cuda:7").to_json(), device="NVIDIA H200", cluster="")
+    for one in story():
+        session.append(one)
+    at = tab(preset="kb74", size="full", session="told", look="parallel coordinates", best="50")
+    spec = json.loads(at.get("plotly_chart")[-1].proto.spec)
+    lines, = spec["data"]
+    assert lines["type"] == "parcoords"
+    assert [d["label"] for d in lines["dimensions"]] == ["TILE", "WARPS", "STAGES", "median, ms"]
+    assert len(lines["dimensions"][0]["values"]) == 10, "the best half of the 20 of that variant"
+    assert lines["dimensions"][0]["ticktext"] == ["32", "64", "128"]
+    assert "10 of 20 right trials of fast tf32: the best 50 %. The fastest fifth of these is blue." in said(at)
+    assert address(at)["look"] == ["parallel coordinates"] and address(at)["best"] == ["50"]
+    at.select_slider(key="tune_best").set_value(100)
+    assert "All 20 right trials of fast tf32. The fastest fifth is blue." in said(drawn(at)) and "best" not in address(at)
