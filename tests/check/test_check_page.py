@@ -100,3 +100,66 @@ def test_answers_are_there_while_the_check_goes_on_and_stay_when_it_is_stopped(p
     text = said(page)
     assert "was stopped after" in text and "Takes the reference" in text and "RUNNING" not in text
     assert not page.exception
+
+
+REFERENCE = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.factor
+
+
+def get_inputs():
+    return [torch.rand(3, 4)]
+
+
+def get_init_inputs():
+    return [2.0]
+"""
+
+
+def ended(page: AppTest) -> str:
+    end = time.monotonic() + 300
+    while "RUNNING" in said(page.run()) and time.monotonic() < end:
+        assert not page.exception
+        time.sleep(0.3)
+    return unescape(said(page))
+
+
+def test_a_reference_of_ones_own_is_what_the_file_is_checked_against(page: AppTest) -> None:
+    page.selectbox(key="check_reference").select("a file of my own").run()
+    page.selectbox(key="check_device").select("cpu")
+    right = REFERENCE.split("def get_inputs")[0].replace("class Model(", "class ModelNew(")
+    page.text_area(key="check_text").set_value(right).run()
+    page.button(key="check_run").click().run()
+    assert "There is no reference yet; upload a file with Model, get_inputs and get_init_inputs." in said(page)
+    assert not [s for s in page.get("button_group") if s.key == "check_size"], "its size is its own"
+    _upload(page, REFERENCE.replace("class Model(", "class Other("))
+    page.button(key="check_run").click().run()
+    text = ended(page)
+    assert "✕ FAILED" in text
+    assert "The reference does not run: NameError: the file defines no class Model; it has Other." in text
+    assert "Correct the input on the left, then check again." in text and not page.get("download_button"), "no report"
+    _upload(page, REFERENCE)
+    page.text_area(key="check_text").set_value(right.replace("return x *", "return y *")).run()
+    page.button(key="check_run").click().run()
+    text = ended(page)
+    assert "Against mine.py, on " in text and "KernelBench #74" not in text and "name 'y' is not defined" in text
+    assert [d.proto.label for d in page.get("download_button")] == ["Download report", "Download as text"]
+
+
+def _upload(page: AppTest, text: str) -> None:
+    page.file_uploader(key="check_reference_file").set_value(("mine.py", text.encode(), "text/x-python")).run()
+
+
+def test_a_check_of_a_link_that_is_gone_says_so() -> None:
+    page = AppTest.from_function(_app, default_timeout=300)
+    page.query_params["check"] = "zzzz"
+    page.run()
+    assert "The report 'zzzz' in the link was not found." in unescape(said(page)) and "Nothing checked yet" in said(page)

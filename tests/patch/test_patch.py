@@ -217,6 +217,35 @@ def test_the_page_patches_a_model() -> None:
     assert "Changed since: autocast. Press Patch to do it again." in said()
 
 
+def test_the_page_says_why_there_is_no_report_and_that_one_of_a_link_is_gone(tmp_path) -> None:
+    (tmp_path / "ended.py").write_text("import os\ndef build():\n    os._exit(7)\ndef inputs():\n    return None\n")
+    page = AppTest.from_function(_app, default_timeout=300)
+    page.query_params["patch"] = "zzzz"
+
+    def said() -> str:
+        assert not page.exception
+        return unescape("\n".join(element.body for element in page.get("html")))
+
+    page.run()
+    assert "The report 'zzzz' in the link was not found." in said() and "Patch the model again." in said()
+    for key, value in (("reference", "ended:build"), ("inputs", "ended:inputs"), ("folder", str(tmp_path))):
+        page.text_input(key=f"model_{key}").set_value(value)
+    page.selectbox(key="model_device").select("cpu").run()
+    page.button(key="model_run").click().run()
+    assert "was not found" not in said()
+    end = time.monotonic() + 300
+    while "RUNNING" in said() and time.monotonic() < end:
+        assert "s since start" in said() and page.button(key="model_stop")
+        time.sleep(0.3)
+        page.run()
+    assert "✕ FAILED" in said() and "The process of the model ended by exit code 7." in said()
+    assert "Correct the input on the left, then patch again." in said() and not page.get("download_button")
+    assert not page.button(key="model_run").disabled
+    page.text_input(key="model_folder").set_value(str(tmp_path / "gone")).run()
+    page.button(key="model_run").click().run()
+    assert f"There is no folder {tmp_path / 'gone'}; name the folder of your module." in said() and "exit code 7" in said()
+
+
 def test_a_request_with_an_unknown_word_is_refused() -> None:
     with pytest.raises(BadRequest, match="keep 'all' is not known; choose faster, right"):
         request("odd", keep="all")
