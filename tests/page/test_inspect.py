@@ -68,7 +68,7 @@ def test_a_wrong_result_is_drawn_with_its_smallest_case(tmp_path, monkeypatch) -
     assert not at.exception
     text = unescape("\n".join(element.body for element in at.get("html")))
     assert "Wrong are only channel 1 (100 %). Looks like: taps flipped." in text and "Read weight[k]." in text
-    assert "a cell has 27 positions" in text and "y[0, 2, 6], batch 1, input size 5: the term of tap 2 is missing." in text
+    assert "A cell of the map has 27 positions" in text and "y[0, 2, 6], batch 1, input size 5: the term of tap 2 is missing." in text
     assert "w[2]" in text and "x[1]" in text and "-6" in text and len(at.get("plotly_chart")) == 3
     session.append(replace(one, trial_id="0" * 12, blobs={"wrong": session.put_blob(b"{}")}))
     assert "Where it is wrong" not in shown("wrong", "0" * 12), "what cannot be read is left out"
@@ -114,6 +114,16 @@ def test_the_source_is_shown_by_file_and_an_error_with_its_lines(tmp_path, monke
     assert shown["line"] == 1, "the comment above a kernel belongs to it"
     box.select("all, as it was compiled").run()
     assert "int a;" in reader(at)["text"] and not reader(at)["marks"]
+
+
+def test_trials_of_one_name_and_status_are_told_apart(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "own")
+    for n in range(3):
+        session.append(replace(trial("naive_gather", None, status=Status.BUILD_FAILED), trial_id=f"t{n}"))
+    at = tab("inspect", inspect_session="own", trial="t1")
+    box = at.selectbox(key="inspect_trial")
+    assert box.value == "t1" and len(set(box.options)) == 3 and box.options[0].endswith(" · t2"), box.options
 
 
 def reader(at: AppTest) -> dict:

@@ -169,8 +169,8 @@ def _recipe_choice(trials: list[Trial], known_by: tuple) -> dict[str, Trial | No
         key = f"export recipe {direction} {hash(tuple(ids))}"
         address.seed(key, ids, ids[given], name=direction)
         address.note(direction, st.session_state[key], ids[given])
-        pick = cell.selectbox(direction, ids, key=key, persist_state="session",
-                              format_func=lambda i, o=options, n=names, no=nothing: no if i == PYTORCH else _label(o[i], n))
+        labels = state.distinct({i: _label(t, names) for i, t in options.items()}) | {PYTORCH: nothing}
+        pick = cell.selectbox(direction, ids, key=key, persist_state="session", format_func=labels.get)
         if direction != BACKWARD or pick in options:
             chosen[direction] = options.get(pick)
     notes = [note for _, note in taken.values() if note]

@@ -106,8 +106,9 @@ def _choose(trials: list[Trial]) -> Trial | None:
     here = [i for i, t in by_id.items() if called(t.workload) == st.session_state["inspect_layer"]]
     if lost := address.seek("inspect_trial", here, here[0], asked=address.wants("trial")):
         state.not_here("trial", lost, [f"{called(t.workload)}: {_name(t)}" for t in by_id.values()])
+    labels = state.distinct({i: _name(by_id[i]) for i in here})
     chosen = st.selectbox("Candidate", here, key="inspect_trial", persist_state="session", placeholder="Choose a trial",
-                          format_func=lambda i: _name(by_id[i]))
+                          format_func=labels.get)
     address.note("trial", chosen or lost)
     if chosen and here[1:]:
         at = here.index(chosen)

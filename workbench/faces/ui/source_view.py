@@ -217,8 +217,9 @@ def diff(trial: Trial, session: Session, name: str) -> None:
     usual = next((i for i, t in there.items() if t.candidate_id and t.candidate_id == trial.forked_from), options[0])
     key = f"diff {trial.trial_id} {place}"
     address.seed(key, options, usual, name="diff")
-    chosen = right.selectbox("Against", options, key=key, persist_state="session", format_func=lambda i: (
-        f"{i.removeprefix(_VARIANT)}, as it is now" if i.startswith(_VARIANT) else _told(there[i], trial)))
+    labels = state.distinct({i: f"{i.removeprefix(_VARIANT)}, as it is now" if i.startswith(_VARIANT) else
+                             _told(there[i], trial) for i in options})
+    chosen = right.selectbox("Against", options, key=key, persist_state="session", format_func=labels.get)
     address.note("diff", chosen, usual)
     other = _of_variant(chosen, trial) if chosen.startswith(_VARIANT) else Side.of(there[chosen])
     what, shape, only = _how()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -82,6 +83,12 @@ def session_label(name: str) -> str:
     if at := _BY_TIME.fullmatch(name):
         return f"{at[3]} {_MONTHS[int(at[2]) % 13]} {at[4]}:{at[5]}{at[6]}"
     return f"{name.removeprefix('recorded-')} · recorded" if name.startswith("recorded-") else name
+
+
+def distinct(labels: dict[str, str]) -> dict[str, str]:
+    """The labels of a list by id; one that occurs twice gets its id, because a browser answers with the label."""
+    there = Counter(labels.values())
+    return {i: label if there[label] == 1 else f"{label} · {i[:8]}" for i, label in labels.items()}
 
 
 def session_labels(names: Sequence[str]) -> dict[str, str]:
