@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from workbench.measure.kernel.buffers import POISON, Buffer, count_poison
-from workbench.measure.kernel.validate import PRECISIONS, Comparison, allowed_rel_l2
+from workbench.measure.kernel.validate import BOUNDS, Comparison, allowed_rel_l2
 
 SHAPE = (2, 3, 8, 8)
 WHOLE = tuple(slice(0, n) for n in SHAPE)
@@ -91,7 +91,7 @@ def test_tf32_is_never_taken_for_fp32_nor_bfloat16_for_tf32() -> None:
     assert allowed_rel_l2("ieee", 160) == pytest.approx(1.57e-6, rel=0.01)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", BOUNDS)
 def test_longer_sums_may_err_more(precision: str) -> None:
     lengths = [allowed_rel_l2(precision, 4**k) for k in range(12)]
     assert lengths == sorted(lengths) and lengths[0] < lengths[-1]
