@@ -1,6 +1,5 @@
 // What the host tells a launcher: the layer's parameters and the run-time sizes, always in three dimensions.
-// A 1-D layer has D = H = 1, a 2-D layer has D = 1. Tensors are contiguous in the order NCDHW, unless CHANNELS_LAST is 1. Sizes
-// are in elements.
+// A 1-D layer has D = H = 1, a 2-D layer has D = 1. Tensors are NCDHW, or NDHWC if CHANNELS_LAST is 1. Sizes are in elements.
 #pragma once
 #include <cuda_runtime.h>
 

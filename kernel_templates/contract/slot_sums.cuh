@@ -4,7 +4,7 @@
 #include "contract/scalar.cuh"
 
 // thread -> data: a lane has one float4, its part of a fragment: 2 rows x 2 columns. The 8 warps of a block share the
-// slots. Then the first warp (row 0) adds up the sums that the other warps wrote, always in the same order.
+// slots. Then the first warp (row 0) adds up their sums, always in the same order.
 struct SlotSums {
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);

@@ -125,7 +125,7 @@ def test_more_than_the_machine_has(naive: Built, scratch: Path) -> None:
     vast = Workload(ConvTranspose(1, 1 << 10, 1 << 10, 1), 1 << 10, (1 << 20,))
     result = judge(order(naive, _candidate(naive, "forward"), vast, scratch), lambda event: None)
     assert result.status == "OUT_OF_MEMORY"
-    assert result.headline.startswith("It needs 8.00 TiB") or result.headline.startswith("It needs 8 TiB"), result
+    assert result.headline.startswith("The check needs 8.00 TiB") or result.headline.startswith("The check needs 8 TiB"), result
 
 
 def test_launcher(naive: Built) -> None:
