@@ -68,7 +68,8 @@ def test_a_wrong_result_is_drawn_with_its_smallest_case(tmp_path, monkeypatch) -
     assert not at.exception
     text = unescape("\n".join(element.body for element in at.get("html")))
     assert "Wrong are only channel 1 (100 %). Looks like: taps flipped." in text and "Read weight[k]." in text
-    assert "A cell of the map has 27 positions" in text and "y[0, 2, 6], batch 1, input size 5: the term of tap 2 is missing." in text
+    assert "A cell of the map has 27 positions" in text
+    assert "y[0, 2, 6], batch 1, input size 5: the term of tap 2 is missing." in text
     assert "w[2]" in text and "x[1]" in text and "-6" in text and len(at.get("plotly_chart")) == 3
     session.append(replace(one, trial_id="0" * 12, blobs={"wrong": session.put_blob(b"{}")}))
     assert "Where it is wrong" not in shown("wrong", "0" * 12), "what cannot be read is left out"
