@@ -18,6 +18,7 @@ from nbclient import NotebookClient
 
 import workbench as wb
 from workbench.core.variants import TEMPLATES
+from workbench.drive.running.runner import Runner
 
 from ..drive.conftest import until
 
@@ -225,3 +226,13 @@ def test_the_progress_of_a_run_is_one_line_of_a_terminal(sessions: Path, monkeyp
     wb.run(LAYER, input_size=20, device="cpu", effort="quick", baselines=False, directions="forward", variants="naive_gather")
     bar = capsys.readouterr().err
     assert "\r[####################] 1 of 1 candidates: " in bar and bar.endswith("\n") and bar.count("\n") == 1
+
+
+def test_a_tune_goes_on(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> None:
+    monkeypatch.setattr("workbench.faces.notebook._runner", lambda: runner)
+    found = wb.tune(LAYER, input_size=17, directions="forward", variants="naive_gather", device="cpu", trials=3, session="one",
+                    baselines=False, progress=False)
+    assert len(found.frame) == 4 and "3 candidates were judged." in repr(found)
+    more = wb.tune(resume="one", trials=4, progress=False)
+    assert more.session.name == "one" and more.result.trials == 4
+    assert more.result.winners["forward"].trial.ok and more.result.winners["forward"].trial.name == "naive_gather"

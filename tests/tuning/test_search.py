@@ -14,13 +14,23 @@ import numpy as np
 import pytest
 
 from workbench.core.errors import BadRequest
+from workbench.core.presets import preset
+from workbench.core.replies import Built, Judged
+from workbench.core.trial import Status
 from workbench.core.typed import Misfit, read
 from workbench.drive.replaying.recorded_space import RecordedSpace, Results, csv_of, missing, session_spaces, spaces_of, t4_of
 from workbench.drive.replaying.replay import figure, outcome, random_curve, replay, search, table, text
+from workbench.drive.running.execution import Execution
+from workbench.drive.running.request import Run, RunRequest
+from workbench.drive.running.runner import Runner
 from workbench.drive.searching.points import Points, Seen, points_from
 from workbench.drive.searching.propose import _Belief, _features, _Kernel, propose
 from workbench.drive.sessions.session import Session
+from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
+from workbench.drive.tuning.seen import Claims
 from workbench.faces.cli import main
+
+from .test_tune import WORK, parts, tuned
 
 ROOT = Path(__file__).resolve().parents[2]
 SESSION = ROOT / "sessions" / "recorded-h200-kernelbench.zip"
@@ -263,3 +273,40 @@ def test_an_optional_package_is_named_where_it_lacks(name: str, monkeypatch: pyt
         monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(BadRequest, match=r"is not installed; install it with: pip install (optuna|kernel-tuner)\."):
         search(name)
+
+
+def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runner, tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 1 000 trials in the session: read what is new, claim, render, write events, blobs and the trial, take it in. Clock
+    of this thread alone, so a busy machine counts little. What the search itself takes is not in it."""
+    _, session = tuned(runner, tmp_path, variants=("naive_gather",), trials=1)
+    one = next(t for t in session.trials() if t.ok and t.workload == WORK)
+    request = TuneRequest(preset("kb74").workload("small", "float32"), ("forward",), device="cpu", effort="quick")
+    device = runner.device("cpu")
+    there = spaces(request, device)
+    space = there["forward"]
+    for i in range(1000):
+        session.append(replace(one, trial_id=f"{i:012x}", workload=request.workload, **parts(space, i)))
+
+    def next_ones(points: Points, seen: list[Seen], pending: list[int], count: int, *, seed: int) -> list[int]:
+        gone = {one.point for one in seen} | set(pending)
+        return [i for i in range(len(points)) if i not in gone][:count]
+
+    monkeypatch.setattr("workbench.drive.tuning.feed.propose", next_ones)
+    judged = Judged(status=Status.OK, headline="Right in all checks.", errors=one.errors, kernel_ms=one.kernel_ms,
+                    samples=(1.0,) * 60)
+    with Claims(session) as claims:
+        feed = TuneFeed(request, session, there, device, claims)
+        assert feed.judged == 1000
+        run = Run("0" * 8, RunRequest(request.workload, (), device="cpu", baselines=False), session.path, [], device=device)
+        execution = Execution(run, session, runner.workers, ("cpu",), resume=True, feed=feed)
+        execution.free_bytes = device.free_bytes
+        begin, rounds = time.thread_time(), 40
+        for _ in range(rounds):
+            (row, rendered), = execution._prepared(execution._more(1))
+            for phase in ("building", "checking", "timing"):
+                execution._phase(row, phase, "")
+            execution._finish(row, rendered, Built(status=Status.OK, headline=""), judged)
+        spent_ms = 1e3 * (time.thread_time() - begin) / rounds
+    print(f"bookkeeping {spent_ms:.2f} ms a trial at 1 000 trials")
+    assert feed.judged == 1000 + rounds and spent_ms < 20

@@ -122,8 +122,7 @@ def _filters(cells: Sequence[Cell]) -> tuple[Group | None, list[Cell]]:
 
 def _one_of(label: str, name: str, options: list[str], words: dict[str, str]) -> str:
     key = f"bench_{name}"
-    if lost := address.seed(key, options, options[0], name=name):
-        state.not_known(label.lower(), lost, f"The page shows {words.get(options[0], options[0])}.")
+    state.seed(key, options, options[0], name=name, what=label.lower(), shown=words.get(options[0], options[0]))
     chosen = st.segmented_control(label, options, key=key, required=True, persist_state="session", width="stretch",
                                   format_func=lambda o: words.get(o, o)) or options[0]
     address.note(name, chosen, options[0])
@@ -199,11 +198,12 @@ def _ended(own: Sequence[str]) -> None:
     last = next((one for name, one in reversed(running.benches().items()) if name in own), None)
     if last is None:
         return
-    state.title(f"{'✓ done' if last.result is not None and last.result.state == 'done' else '– stopped'}, Bench")
-    if last.result is None or last.result.state == "failed":
+    ended = last.result.state if last.result else "failed"
+    state.title(f"{ {'done': '✓ done', 'stopped': '– stopped'}.get(ended, '✕ failed')}, Bench")
+    if last.result is None or ended == "failed":
         theme.html(theme.strip("FAILED", last.result.sentence if last.result else last.problem or "The bench ended early.",
                                "What was measured is kept. Start continues the session that is chosen."))
-    elif last.result.state == "stopped":
+    elif ended == "stopped":
         theme.html(theme.strip("STOPPED", f"Stopped by you; {last.result.judged} candidates were judged",
                                "What was measured is kept. Start continues the session that is chosen."))
 

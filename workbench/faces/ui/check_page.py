@@ -140,8 +140,7 @@ def _form(check: Check | None) -> bool:
     devices = list(state.device_names())
     for key, there, usual in (("check_reference", [*names, OWN], "kb74"), ("check_device", devices, devices[0])):
         name = key.removeprefix("check_")
-        if lost := address.seed(key, there, usual, name=name):
-            state.not_known(name, lost, f"The page shows {usual}.")
+        state.seed(key, there, usual, name=name)
         address.note(name, st.session_state[key], usual)
     chosen = st.selectbox("Reference", [*names, OWN], format_func=lambda n: names.get(n, n), key="check_reference",
                           persist_state="session")
@@ -152,8 +151,7 @@ def _form(check: Check | None) -> bool:
     device = st.selectbox("Device", devices, format_func=state.device_label, key="check_device", persist_state="session")
     if chosen != OWN:
         usual = "small" if device == state.CPU else "full"
-        if lost := address.seed("check_size", SIZES, usual, name="size"):
-            state.not_known("size", lost, f"The page shows {usual}.")
+        state.seed("check_size", SIZES, usual, name="size")
         st.segmented_control("Size", SIZES, key="check_size", required=True, persist_state="session")
         address.note("size", st.session_state["check_size"], usual)
     for cell, key, label, most, usual_limit in zip(st.columns(2, gap="small"), ("check_limit", "check_memory"),

@@ -132,9 +132,10 @@ def _choices() -> tuple[str, tuple[str, str], dict[_Ref, Trial]]:
     address.note("from", more)
     if pins:
         options = list(map(str, pins))
-        address.seed("compare_base", options, options[0], name="base")
+        labels = state.distinct({str(r): _called(t, r.session) for r, t in pins.items()})
+        state.seed("compare_base", options, options[0], name="base", what="trial", shown=labels[options[0]])
         base = st.selectbox("Compare with the trial", options, key="compare_base", persist_state="session",
-                            format_func={str(r): _called(t, r.session) for r, t in pins.items()}.get)
+                            format_func=labels.get)
         address.note("base", base, options[0])
         pins = dict(sorted(pins.items(), key=lambda pin: str(pin[0]) != base))
         if st.button("Unpin all", key="compare_unpin", width="stretch"):

@@ -20,7 +20,7 @@ from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHE
 from ...core.presets import PRESETS, Preset, called, parse_preset
 from ...core.replies import ModuleJudged
 from ...core.trial import Trial
-from ...core.variants import discover
+from ...core.variants import texts_stamp
 from ...drive.exporting.best_recipe import arch_of
 from ...drive.exporting.export import export_text, module_order, verify
 from ...drive.exporting.recipe import Recipe, fastest
@@ -131,13 +131,11 @@ def _options(workload: Workload) -> tuple[str, Preset | None, str]:
     forms: dict[str, Preset | None] = {p.label: p for p in fitting}
     forms[f"nn.ConvTranspose{workload.layer.dims}d"] = None
     key = f"export form {workload.layer}"
-    if lost := address.seed(key, forms, next(iter(forms)), name="constructor"):
-        state.not_known("constructor", lost, f"The page shows {st.session_state[key]}.")
+    state.seed(key, forms, next(iter(forms)), name="constructor")
     form = st.selectbox("Constructor as in", list(forms), key=key, persist_state="session")
     address.note("constructor", form, next(iter(forms)))
     devices = list(state.device_names())
-    if lost := address.seed("export_device", devices, devices[0], name="device"):
-        state.not_known("device", lost, f"The page shows {devices[0]}.")
+    state.seed("export_device", devices, devices[0], name="device")
     device = st.selectbox("Verify on", devices, format_func=state.device_label, key="export_device", persist_state="session")
     address.note("device", device, devices[0])
     address.note("class", class_name, "ModelNew")
@@ -152,7 +150,7 @@ def _recipe_choice(trials: list[Trial], known_by: tuple) -> dict[str, Trial | No
     named = wanted | {address.wants(d) for d in LAUNCHES}
     right_in = {d: sorted(found, key=lambda t: t.trial_id not in named) for d, found in _right(known_by, trials).items()}
     # Of thousands that a search has tried, the fastest are offered: to render each takes a millisecond.
-    templates = tuple((v.key, hash(v.text)) for v in discover())
+    templates = texts_stamp()
     there = {d: _offered((*known_by, d, *sorted(named)), templates, found) for d, found in right_in.items()}
     directions = LAUNCHES if there[BACKWARD] else DIRECTIONS
     taken = {d: first_choice(found, arch_of(), trials) for d, found in there.items()}
@@ -167,9 +165,9 @@ def _recipe_choice(trials: list[Trial], known_by: tuple) -> dict[str, Trial | No
         given = ids.index(first[direction].trial_id) if direction in used else len(ids) - 1
         given = next((i for i, t in enumerate(ids) if t in wanted), given)
         key = f"export recipe {direction} {hash(tuple(ids))}"
-        address.seed(key, ids, ids[given], name=direction)
-        address.note(direction, st.session_state[key], ids[given])
         labels = state.distinct({i: _label(t, names) for i, t in options.items()}) | {PYTORCH: nothing}
+        state.seed(key, ids, ids[given], name=direction, what=f"{direction} candidate", shown=labels[ids[given]])
+        address.note(direction, st.session_state[key], ids[given])
         pick = cell.selectbox(direction, ids, key=key, persist_state="session", format_func=labels.get)
         if direction != BACKWARD or pick in options:
             chosen[direction] = options.get(pick)

@@ -203,7 +203,7 @@ def _view(trial: Trial) -> str:
     """Which view of the trial is chosen; at first the one that helps."""
     not_built = str(trial.status).startswith(("BUILD", "NO_COMPILER", "MACHINE_FAILED"))
     usual = "Build log" if not_built else "Source" if trial.ok or trial.kind != "candidate" else _EDIT
-    address.seed("inspect_view", _VIEWS, usual, name="view")  # it stays when another trial is chosen
+    state.seed("inspect_view", _VIEWS, usual, name="view")  # it stays when another trial is chosen
     view = st.segmented_control("View", _VIEWS, key="inspect_view", required=True, persist_state="session",
                                 label_visibility="collapsed", width="stretch") or usual
     address.note("view", view, usual)
@@ -216,7 +216,7 @@ def _text(view: str, trial: Trial, session: Session, everything: list[Trial]) ->
         draw_it = machine_code_view.machine_code if view == _ASM else profile_view.profile
         draw_it(trial, session, [t for t in everything if t.kind == "candidate" and t.direction == trial.direction])
         return
-    if view == _PROFILE:
+    if view in (_ASM, _PROFILE):
         theme.html(f'<span class="foot">{escape(trial.name)} has no kernel of its own. Open one of the candidates.</span>')
         return
     blob = "log" if view == "Build log" else "source"
@@ -253,7 +253,7 @@ def _source(source: str, trial: Trial) -> None:
     there = source_parts.parts(source)
     names, place = [*there, _WHOLE], source_parts.error_place(trial.headline, list(there))
     usual = place[0] if place else source_parts.own_part(list(there), trial.name)
-    address.seed(f"part {trial.trial_id}", names, usual, name="file")
+    state.seed(f"part {trial.trial_id}", names, usual, name="file")
     name = st.selectbox("File", names, key=f"part {trial.trial_id}", persist_state="session",
                         help="The files that the translation unit was made of. An error names a line of one of them.")
     address.note("file", name, usual)

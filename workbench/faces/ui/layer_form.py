@@ -234,7 +234,7 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
                              persist_state="session")
     session = _session(workload, device)
     _remember(name, device, dtype)
-    linked = "" if _linked(device) == device else _linked(device)
+    linked = "" if (linked := _linked(device)) == device else linked
     if tuning:
         return Choice(workload, problems, PRESETS.get(name), device, precision, session, (), FORMS[0], "", False,
                       linked)
@@ -245,11 +245,11 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
         if refusal := _refused(tuple(flags.split())):
             st.html(f'<div class="kw wrong" role="alert">{escape(refusal)}</div>')
             problems = (*problems, refusal)
-        address.seed("form", FORMS, FORMS[0])
+        state.seed("form", FORMS, FORMS[0])
         form = st.selectbox("layer form", FORMS, key="form", persist_state="session",
                             help="constant: the layer parameters are constants in the code. runtime: one build "
                                  "serves all layers.")
-        address.seed("effort", EFFORTS, EFFORTS[1])
+        state.seed("effort", EFFORTS, EFFORTS[1])
         effort = st.selectbox("effort", EFFORTS, key="effort", persist_state="session",
                               help="How many samples a timing takes at most: quick the fewest, full the most.")
         st.session_state.setdefault("modules", address.wants("modules") == "yes")

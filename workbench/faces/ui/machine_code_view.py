@@ -39,7 +39,7 @@ def machine_code(trial: Trial, session: Session, others: list[Trial]) -> None:
             _ptx(reply, "", _ALL, trial, session)
         return
     names = [k.name for k in kernels]
-    address.seed(f"asm kernel {trial.trial_id}", names, names[0], name="kernel")
+    state.seed(f"asm kernel {trial.trial_id}", names, names[0], name="kernel")
     name = names[0]
     if names[1:]:
         name = st.selectbox("Kernel", names, key=f"asm kernel {trial.trial_id}", persist_state="session")
@@ -64,7 +64,7 @@ def _listing(kernel: sass.Kernel, trial: Trial, session: Session) -> str:
     count = {place: sum(f"{i.file}:{i.line}" == place for i in kernel.code) for place in lines} if len(lines) < 500 else {}
     options = [*([_MAIN] if kernel.main_loop else []), _ALL, *lines]
     key = f"asm part {trial.trial_id} {kernel.name}"
-    address.seed(key, options, options[0], name="instructions")
+    state.seed(key, options, options[0], name="instructions")
     shown = st.selectbox("Instructions of", options, key=key, persist_state="session", format_func=lambda o: (
         f"{o}, {count[o]} instructions" if o in count else o), help="The main loop, all, or those of one source line")
     address.note("instructions", shown, options[0])
@@ -97,7 +97,7 @@ def _against(kernel: sass.Kernel, trial: Trial, session: Session, others: list[T
     if not by_id:
         return
     key = f"asm against {trial.trial_id}"
-    address.seed(key, [_NOBODY, *by_id], _NOBODY, name="asm_against")
+    state.seed(key, [_NOBODY, *by_id], _NOBODY, name="asm_against")
     names = {i: " ".join([t.name, t.precision, *(f"{k}={v}" for k, v in t.config.items())]) for i, t in by_id.items()}
     chosen = st.selectbox("Compare with", [_NOBODY, *by_id], key=key, persist_state="session",
                           format_func=lambda i: names.get(i, i))

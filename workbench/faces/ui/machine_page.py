@@ -23,8 +23,7 @@ def draw() -> None:
     findings = state.findings()
     with st.sidebar:
         devices = list(state.device_names())
-        if lost := address.seed("machine_device", devices, devices[0], name="device"):
-            state.not_known("device", lost, f"The page shows {devices[0]}.")
+        state.seed("machine_device", devices, devices[0], name="device")
         device = st.selectbox("Device", devices, format_func=state.device_label, key="machine_device", persist_state="session")
         address.note("device", device, devices[0])
         theme.html(theme.heading("Environment") + theme.table(

@@ -55,8 +55,7 @@ def _form(own: Patch | None) -> None:
     devices = list(state.device_names())
     for name, options in (("device", devices), ("dtype", [_AS_IT_IS, *MODEL_DTYPES]),
                           ("autocast", [_NO_AUTOCAST, *AUTOCAST_DTYPES]), ("keep", [FASTER_ONLY, RIGHT])):
-        if lost := address.seed(f"model_{name}", options, options[0], name=name):
-            state.not_known(name, lost, f"The page shows {options[0]}.")
+        state.seed(f"model_{name}", options, options[0], name=name)
     st.text_input("Model", key="model_reference", placeholder="my_module:build_model", persist_state="session")
     st.text_input("Inputs", key="model_inputs", placeholder="my_module:inputs", persist_state="session",
                   help="A function that returns a tensor, a tuple of arguments or a dict of named arguments. If empty: the "

@@ -116,7 +116,7 @@ def _other(trial: Trial, others: list[Trial]) -> Trial | None:
     if not by_id:
         return None
     key = f"profile against {trial.trial_id}"
-    address.seed(key, [_NOBODY, *by_id], _NOBODY, name="profile_against")
+    state.seed(key, [_NOBODY, *by_id], _NOBODY, name="profile_against")
     chosen = st.selectbox("Beside", [_NOBODY, *by_id], key=key, persist_state="session",
                           format_func=lambda i: _name(by_id[i]) if i in by_id else i)
     address.note("profile_against", chosen, _NOBODY)

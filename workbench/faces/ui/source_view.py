@@ -115,14 +115,14 @@ def edit(trial: Trial, session: Session) -> None:
     if trial.kind != "candidate":
         theme.html('<span class="foot">A module is not edited here. Open one of its candidates.</span>')
         return
-    address.seed("inspect_edit", (_TEMPLATE, _RENDERED), _TEMPLATE, name="edit")
+    state.seed("inspect_edit", (_TEMPLATE, _RENDERED), _TEMPLATE, name="edit")
     devices = list(state.device_names())
     left, right, last = st.columns([3, 2, 1], vertical_alignment="bottom")
     what = left.segmented_control("Edit", (_TEMPLATE, _RENDERED), key="inspect_edit", required=True, persist_state="session",
                                   help="The rendered source also holds the headers. Values of tunables are part of it.")
     address.note("edit", what, _TEMPLATE)
     usual = next((d for d in devices if d.startswith(trial.device.kind)), devices[0])
-    address.seed("inspect_edit_device", devices, usual, name="run_on")
+    state.seed("inspect_edit_device", devices, usual, name="run_on")
     device = right.selectbox("Run on", devices, key="inspect_edit_device", format_func=state.device_label,
                              persist_state="session")
     address.note("run_on", device, usual)
@@ -207,7 +207,7 @@ def diff(trial: Trial, session: Session, name: str) -> None:
     """What differs between this trial and another of any session, or a variant. `name`: of the session."""
     paths = state.session_paths()
     left, right = st.columns([2, 3])
-    address.seed("diff session", paths, name, name="diff_session")
+    state.seed("diff session", paths, name, name="diff_session")
     with left:
         place = st.selectbox("Against a trial of", list(paths), key="diff session", persist_state="session",
                              format_func=state.session_labels(list(paths)).get)
@@ -216,9 +216,9 @@ def diff(trial: Trial, session: Session, name: str) -> None:
     options = _others(trial, there)
     usual = next((i for i, t in there.items() if t.candidate_id and t.candidate_id == trial.forked_from), options[0])
     key = f"diff {trial.trial_id} {place}"
-    address.seed(key, options, usual, name="diff")
     labels = state.distinct({i: f"{i.removeprefix(_VARIANT)}, as it is now" if i.startswith(_VARIANT) else
                              _told(there[i], trial) for i in options})
+    state.seed(key, options, usual, name="diff", what="trial", shown=labels[usual])
     chosen = right.selectbox("Against", options, key=key, persist_state="session", format_func=labels.get)
     address.note("diff", chosen, usual)
     other = _of_variant(chosen, trial) if chosen.startswith(_VARIANT) else Side.of(there[chosen])
@@ -236,7 +236,7 @@ def ladder(trial: Trial, everything: list[Trial]) -> None:
     variants = [v for v in discover() if v.direction == trial.direction]
     best = _best(everything, trial)
     names = [v.name for v in variants]
-    address.seed("ladder step", names, trial.variant if trial.variant in names else names[0], name="step")
+    state.seed("ladder step", names, trial.variant if trial.variant in names else names[0], name="step")
     at = names.index(st.session_state["ladder step"])
     with st.container(horizontal=True, vertical_alignment="bottom"):
         for label, to in (("Back", at - 1), ("Next", at + 1)):
@@ -299,11 +299,11 @@ def _how(*, texts: bool = True) -> tuple[str, str, bool]:
     with st.container(horizontal=True, vertical_alignment="center"):
         what = "template"
         if texts:
-            address.seed("diff what", WHAT, WHAT[0], name="what")
+            state.seed("diff what", WHAT, WHAT[0], name="what")
             what = st.segmented_control("What", WHAT, key="diff what", required=True, persist_state="session",
                                         format_func=_WORDS.get, label_visibility="collapsed") or WHAT[0]
             address.note("what", what, WHAT[0])
-        address.seed("diff shape", (_SIDES, _UNIFIED), _SIDES, name="shape")
+        state.seed("diff shape", (_SIDES, _UNIFIED), _SIDES, name="shape")
         shape = st.segmented_control("Shape", (_SIDES, _UNIFIED), key="diff shape", required=True, persist_state="session",
                                      label_visibility="collapsed") or _SIDES
         address.note("shape", shape, _SIDES)

@@ -9,7 +9,7 @@ import atexit
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 
@@ -166,6 +166,13 @@ def not_here(what: str, asked: str, there: Sequence[str]) -> None:
 def not_known(what: str, asked: str, shown: str) -> None:
     """As `not_here`, of a choice that has a stand-in, which the page shows."""
     _missing().append((f"The {what} {asked[:60]!r} in the link is not known.", shown, False))
+
+
+def seed(key: str, options: Iterable[str], usual: str, *, name: str = "", what: str = "", shown: str = "") -> None:
+    """As `address.seed`; a value of the link that is none of the options is told. `what`: its word (default: the name of the
+    parameter); `shown`: how the page calls the usual one."""
+    if lost := address.seed(key, options, usual, name=name):
+        not_known(what or (name or key).replace("_", " "), lost, f"The page shows {shown or usual}.")
 
 
 @st.cache_resource(show_spinner=False)

@@ -158,7 +158,7 @@ def _form(choice: Choice, variants: list[Variant]) -> TuneRequest | None:
     asked = [d for d in address.wants("directions").split(",") if d in DIRECTIONS]
     st.session_state.setdefault("tune_directions", asked or list(DIRECTIONS))
     directions = st.pills("Directions", DIRECTIONS, selection_mode="multi", key="tune_directions", persist_state="session")
-    address.seed("tune_effort", EFFORTS, _USUAL, name="effort")
+    state.seed("tune_effort", EFFORTS, _USUAL, name="effort")
     effort = st.segmented_control("Effort", list(EFFORTS), key="tune_effort", required=True, width="stretch",
                                   persist_state="session",
                                   help="quick: about a minute. normal: about ten minutes. full: until every candidate has been "

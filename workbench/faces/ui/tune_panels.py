@@ -57,8 +57,7 @@ def panels(path: Path, workload: Workload, request: TuneRequest, *, live: bool) 
     directions = list(request.directions)
     shown = directions[0]
     if directions[1:]:
-        if lost := address.seed("tune_shown", directions, shown, name="show"):
-            state.not_known("direction", lost, f"The page shows {shown}.")
+        state.seed("tune_shown", directions, shown, name="show", what="direction")
         shown = st.segmented_control("Direction", directions, key="tune_shown", required=True, label_visibility="collapsed",
                                      persist_state="session") or shown
         address.note("show", shown, directions[0])
@@ -346,7 +345,7 @@ def _percent() -> int:
 
 
 def _choice(label: str, key: str, options: tuple[str, ...], name: str) -> str:
-    address.seed(key, options, options[0], name=name)
+    state.seed(key, options, options[0], name=name)
     chosen = st.segmented_control(label, options, key=key, required=True, persist_state="session") or options[0]
     address.note(name, chosen, options[0])
     return chosen
@@ -354,7 +353,7 @@ def _choice(label: str, key: str, options: tuple[str, ...], name: str) -> str:
 
 def _select(label: str, key: str, options: Any, name: str, *, usual: str = "") -> str:
     usual = usual or options[0]
-    address.seed(key, options, usual, name=name)
+    state.seed(key, options, usual, name=name)
     chosen = st.selectbox(label, options, key=key, persist_state="session")
     address.note(name, chosen, usual)
     return chosen

@@ -63,8 +63,7 @@ def note(variants: Sequence[Variant], choice: Choice) -> None:
 
 
 def direction_switch() -> str:
-    if lost := address.seed("direction", LAUNCHES, FORWARD):
-        state.not_known("direction", lost, f"The page shows {FORWARD}.")
+    state.seed("direction", LAUNCHES, FORWARD)
     direction = st.segmented_control("Direction", LAUNCHES, key="direction", required=True, label_visibility="collapsed",
                                      width="stretch", persist_state="session") or FORWARD
     address.note("direction", direction, FORWARD)

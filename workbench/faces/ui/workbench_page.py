@@ -107,9 +107,8 @@ def gpu_name(choice: Choice, trials: Sequence[Trial] = ()) -> str:
 
 def measured_elsewhere(trials: Sequence[Trial], choice: Choice) -> bool:
     """Whether these trials ran on another device than the chosen one."""
-    if not trials or choice.device == state.CPU:
-        return bool(trials) and trials[0].device.kind == "cuda"
-    return trials[0].device.kind == "cuda" and trials[0].device.name != state.device_names().get(choice.device)
+    first = trials[0].device if trials else None
+    return first is not None and first.kind == "cuda" and first.name != state.device_names().get(choice.device)
 
 
 def shown_trials(path: Path | None, workload: Workload, choice: Choice) -> list[Trial]:

@@ -321,7 +321,7 @@ class Examination:
                     str(Status.NONDETERMINISTIC)))
                 return
         except (Raised, Ended):  # other questions find it
-            pass
+            names = []
         self._pass("same_bits", f"Yes, {_RUNS} runs{', also of the gradients' if names else ''}.")
 
     def _unlike_gradients(self, party: Party, outcome: Outcome) -> tuple[str, float]:
