@@ -3,8 +3,8 @@
 layer            `layer`, `facts` (work and bytes of a layer), `sectors`, `roofline`, `ceilings`, `awkward` (layers for tests)
 named layers     `suites` (the layers of both), `preset` (one of them), `presets` (a preset by its name)
 kernel templates `variants` reads the header of a `.cu`, `shared_template` that of a file with two directions; `expressions`,
-                 `space`, `candidate`; `template` renders the source; `identity` makes the candidate's id from it;
-                 `fork` (a candidate whose text a person has edited)
+                 `space`; `candidate` (also: which layers it serves); `template` renders the source; `identity` makes the
+                 candidate's id from it; `fork` (a candidate whose text a person has edited)
 best known       `best_known` (measured), `derived_best` (derived for other GPUs), `start_config` (the config of a derived one)
 CUDA as text     `cuda_pieces` (tokens, declarations), `reduced_text` (removes code that never runs), `source_parts`
                  (splits a source into its files), `sass` (machine code)

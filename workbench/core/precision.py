@@ -1,5 +1,5 @@
 """Precisions: which a dtype has, in which class a candidate competes, and with which of PyTorch's precisions. What a foreign
-file declares."""
+file declares. The tolerance of each precision is in measure/kernel/validate.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """The device cpu: CUDA source in; C++ text, include folders and compiler flags out. Compiling is the caller's part.
+The CPU code of a PTX instruction is beside its wrapper, in kernel_templates/hardware/.
 `translate` makes the text, `flags` has the rest; `host_process` runs the host code of kernels, a process for each candidate.
 
     lines = translate(source)                                  # then: g++ COMPILE_FLAGS -I... lines LINK_FLAGS
