@@ -1,5 +1,5 @@
 # make app   set up once, serve the page on 127.0.0.1        make test      set up once, run the tests
-# make quick the tests that end within 90 s                  make test-long  those that repeat at scale what others prove
+# make quick some tests, in 90 s                            make test-long  tests of make test on more cases
 # make check lint, types                                     make gpu-test  PYTHON=python3: the tests that need a GPU
 #
 # make gpu-test GPU_TESTS=tests/gpu/test_build.py runs one file of them.

@@ -81,10 +81,10 @@ def page(reports: Sequence[CheckReport], what: str) -> str:
         cells = [f"{sum(_spent(r, n)[kind] for n in parts):.1f}" for r in reports for kind in range(1 + len(COLUMNS))]
         lines.append(f"| {row} | {' | '.join(cells)} |")
     known = [f"{r.name}: {'; '.join(f'{words} {seconds:.1f} s' for words, seconds in _milestones(r))}." for r in reports]
-    starts = "; ".join(f"{sum(p.starts for p in r.phases)} processes, {sum(p.requests for p in r.phases)} requests"
-                       for r in reports)
-    text = (f"{what}. Known after: {' '.join(known)} Started: {starts}. File: waiting for the file's process; float64: for the "
-            "truth; moved: tensors on their way to and from processes; judge: it draws and compares.")
+    starts = "; ".join(f"{sum(p.starts for p in r.phases)} and {sum(p.requests for p in r.phases)}" for r in reports)
+    text = (f"{what}. Known after: {' '.join(known)} Processes started and requests sent: {starts}. Columns, in seconds: file: "
+            "waiting for the file's process; float64: waiting for the truth; moved: moving tensors between processes; judge: "
+            "drawing and comparing.")
     return "\n".join([text, "", *lines, ""])
 
 

@@ -64,7 +64,7 @@ def add_candidates(parser: argparse.ArgumentParser) -> None:
                         help=f"may be given several times (default: all); {BACKWARD} computes both gradients in one launch")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME",
                         help="may be given several times (default: all)")
-    parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
+    parser.add_argument("--templates", type=Path, metavar="DIR", help="use the templates of this folder, not the shipped ones")
 
 
 def directions_from(args: argparse.Namespace) -> tuple[str, ...]:

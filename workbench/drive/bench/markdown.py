@@ -26,8 +26,8 @@ def short(cells: Sequence[Cell]) -> str:
              "2. the speed-up against the fastest formulation of the layer by any PyTorch operators (\"strongest\"), and the "
              "ms of nn.ConvTranspose on channels_last tensors; a cell without these measurements lacks this line;",
              "3. the physical limit of the GPU (the *floor*) divided by our time, and the relative L2 error to float64.", "",
-             "A † marks a cell that misses a target: it is slower than PyTorch, its error is too large, or (on some "
-             "KernelBench layers in TF32) it is not 2 or 4 times as fast. [docs/benchmark.md](docs/benchmark.md) has all "
+             "A † marks a cell that misses a target: it is slower than PyTorch by more than 1 %, its error is too large, or "
+             "it misses the speed target of a KernelBench layer. [docs/benchmark.md](docs/benchmark.md) has the targets, all "
              "cells, variants and configs, and the reason of a miss where it is known."]
     for (suite, gpu), of_suite in _suites(cells).items():
         if gpu != cells[0].gpu:

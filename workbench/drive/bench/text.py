@@ -36,8 +36,8 @@ def means(found: Summary) -> list[str]:
     strongest = (f"{numbers.ratio(found.strongest)} against the strongest PyTorch"
                  + (f" ({found.asked} of them)" if found.asked < found.counted else "") if found.strongest else "")
     share = f"{numbers.share(found.of_floor)} of the floor" if found.of_floor else ""
-    where = "the cell" if found.left == 1 else f"the {found.left} cells"
-    left = f" {numbers.ratio(found.with_left)} if PyTorch computes {where} in which it is faster." if found.left else ""
+    where = "the ratio below 1 counts" if found.left == 1 else f"the {found.left} ratios below 1 count"
+    left = f" {numbers.ratio(found.with_left)} if {where} as 1." if found.left else ""
     return [", ".join(filter(None, (ratio, strongest, share))) + f".{left} Cells that miss a target: {found.missed}."]
 
 

@@ -61,7 +61,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seed", type=int, default=0, help="seed of the sampled configs (default 0)")
     what.add_argument("--variant", action="append", default=[], metavar="NAME", help="may be given several times")
     what.add_argument("--without", action="append", default=[], metavar="NAME", help="leave this variant out")
-    what.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
+    what.add_argument("--templates", type=Path, metavar="DIR", help="use the templates of this folder, not the shipped ones")
     how = parser.add_argument_group("how")
     how.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
     how.add_argument("--effort", choices=EFFORTS, default="normal")

@@ -1,6 +1,6 @@
 """Compare two sessions: for each variant on the same work, the ratio of the medians and a verdict.
 
-The ratio is A / B: above 1, B is faster. The page and --html say B / A, as they ask whether A is faster.
+The ratio is the time of A divided by the time of B: above 1, B is faster. The page and --html show B / A: above 1, A is faster.
 
 The verdict comes from a bootstrap interval of this ratio, computed from the samples of both sessions. Times of different
 devices and emulated times are never compared. If both sessions hold a config, its two trials are compared. If they hold
@@ -32,7 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", help="session B (after)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write one HTML file with table and figures, which "
-                        "needs no network. It says B / A as the page does: above 1, A is faster")
+                        "needs no network. It shows B / A: above 1, A is faster")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,8 +1,8 @@
-"""Say what limits a trial's kernels on its GPU, by the counters of Nsight Compute (ncu). Two trials: side by side.
+"""Say what limits a trial's kernels on its GPU, by the counters of Nsight Compute (ncu). Two trials are shown side by side.
 
 ncu runs the trial's kernel once more, in a process of its own. The session keeps what it counts, and shows it on any machine.
-Where ncu is missing or may not count, or the trial ran on the emulator, a static reading of the machine code stands in its
-place; it needs nvcc, but no GPU.
+If ncu is missing or not permitted, or the trial ran on the emulator, counts from the machine code are shown instead. They
+need nvcc, but no GPU.
 
     python -m workbench profile first:3f2a
     python -m workbench profile first:3f2a second:91bc
@@ -26,7 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", metavar="TRIAL", nargs="?", help="a second one, shown beside the first")
     parser.add_argument("--again", action="store_true", help="count again, even if the session has a profile of the trial")
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS",
-                        help=f"stop ncu after so many seconds (default {LIMIT_S:g})")
+                        help=f"time limit of ncu (default {LIMIT_S:g})")
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each trial")
 
 

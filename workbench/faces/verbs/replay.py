@@ -1,10 +1,10 @@
 """Compare searches on recorded search spaces. No kernel runs: every time is looked up.
 
-A file is a session, by its name or its path, a cache file of Kernel Tuner or a T4 file; both may be packed with gzip. A session
+A file is a session (name or path), a cache file of Kernel Tuner, or a T4 file. The last two may be packed with gzip. A session
 holds a space for each layer, direction, dtype and device. The searches: surrogate (the one that 'tune' uses), random, tpe
 (needs optuna), and kt:NAME, an optimiser of Kernel Tuner (needs kernel-tuner), for example kt:genetic_algorithm.
 
-The score is averaged over trials 10 to 100: 0 is what random search reaches on average, 1 is the best of the space.
+The score is averaged over trials 10 to 100. 0 is the expected value of random search; 1 is the best of the space.
 
     python -m workbench replay convolution.json.gz --searches surrogate,random --repeats 20 --plot replay.html
     python -m workbench replay NAME --steps --plot steps.html         how the best time of a tune fell

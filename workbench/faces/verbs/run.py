@@ -4,7 +4,7 @@
     python -m workbench run --layer "ConvTranspose2d(32, 64, 3, stride=2)" --input-size 32,48 --variant naive_gather \\
         --set naive_gather.BLOCK=64,128
 
-A kernel that you have edited is a fork of the candidate it was before. Its text is kept in the session:
+A kernel that you have edited is a fork. The session keeps its text:
 
     python -m workbench show NAME --trial ID --source > edited.cu
     python -m workbench run --source edited.cu --fork-of NAME:ID

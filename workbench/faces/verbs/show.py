@@ -1,4 +1,4 @@
-"""List the trials of a session, verdict first. Without a name list all sessions."""
+"""List the trials of a session, with the verdict above them. Without a name list all sessions."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
                         "that PyTorch uses by default); with --suite a comma-separated list (default: tf32)")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME",
                         help="search only this variant; may be given several times (default: all)")
-    parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
+    parser.add_argument("--templates", type=Path, metavar="DIR", help="use the templates of this folder, not the shipped ones")
     parser.add_argument("--device", default="auto", help="cpu: the emulator; cuda:N: only this GPU; auto (default): every "
                                                          "free GPU of the same kind as the first")
     parser.add_argument("--cluster", default="", metavar="ADDRESS",

@@ -22,7 +22,7 @@ from ..arguments import add_workload, say_broken, workload_from
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--templates", type=Path, metavar="DIR", help="folder of templates to use instead")
+    parser.add_argument("--templates", type=Path, metavar="DIR", help="use the templates of this folder, not the shipped ones")
     parser.add_argument("--json", action="store_true", help="print JSON; only without a layer")
     add_workload(parser, required=False)
     parser.add_argument("--arch", metavar="sm_90", help="with a layer: the GPU (default: that of this machine)")
