@@ -325,7 +325,7 @@ def test_variants_says_of_a_layer_what_can_run_on_a_gpu_and_what_is_best_there(c
     lines = said("--preset", "models/pose", "--arch", "sm_86", "--precision", "tf32")
     assert "grad_weight of ConvTranspose2d(256, 256, 4, stride=2, padding=1, bias=False) on sm_86" in lines
     assert "  persistent_wgmma in tf32: does not run: persistent_wgmma needs sm_90, this GPU is sm_86." in lines
-    assert "  split_mma in tf32: runs, with N_TILES=1 SHARED_KB=72 because it does not fit this GPU otherwise" in lines
+    assert "  split_mma in tf32: runs, with N_TILES=1 SHARED_KB=72 because otherwise it does not fit this GPU" in lines
     best = [line for line in lines if line.startswith("  best known, derived: ")]
     assert len(best) == 3 and all("for sm_86 derived: " in line for line in best)
     lines = said("--preset", "kb74", "--arch", "sm_90", "--dtype", "float32", "--precision", "tf32")

@@ -74,7 +74,7 @@ def test_a_config_that_does_not_fit_is_changed_as_little_as_possible(tmp_path: P
     found = best_or_derived("grad_weight", WORK, "tf32", "sm_86", file=tmp_path / "b")
     assert found and found.variant == "split_mma" and found.config["SHARED_KB"] == 72 and found.ms is None and not found.gpu
     assert found.reason.startswith("derived: the fastest config known for sm_80 with ") and "SHARED_KB=72" in found.reason
-    assert found.reason.endswith(", because it does not fit this GPU otherwise; not measured")
+    assert found.reason.endswith(", because otherwise it does not fit this GPU; not measured")
     assert why_not(large.candidate(WORK), sm=86) is not None
 
 
@@ -102,7 +102,7 @@ def test_a_default_that_spills_is_changed_and_the_reason_says_so(tmp_path: Path)
     save([], tmp_path / "b")
     found = best_or_derived("grad_weight", work, "tf32", "sm_90", file=tmp_path / "b")
     assert found and found.variant == "persistent_wgmma" and found.config["AHEAD"] == 1
-    assert "its default config with AHEAD=1, because registers spill otherwise, not measured" in found.reason
+    assert "its default config with AHEAD=1, because otherwise registers spill, not measured" in found.reason
     exact = find("persistent_wgmma", "grad_weight").config({"AHEAD": 2})
     space = SearchSpace(find("persistent_wgmma", "grad_weight"), work.layer, "float32", 90, "tf32")
     assert start(space, "sm_90", exact) == Start(exact)                # only the default is known to spill

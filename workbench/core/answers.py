@@ -16,7 +16,7 @@ SCHEMA = "kernel-workbench/check/1"
 
 
 class Answer(StrEnum):
-    """In the order in which a report shows them."""
+    """The members are in the order in which a report shows them."""
 
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
@@ -27,7 +27,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True)
 class Question:
-    """One question and what was seen. `status` is the exact word of `core.trial.Status` behind a failure. `seconds`: from the
+    """One question with its answer and what was seen. `status`: for a failure, its `core.trial.Status`. `seconds`: from the
     start of the check until the answer was known."""
 
     key: str
@@ -43,17 +43,18 @@ class Question:
         return {**asdict(self), "answer": str(self.answer), "detail": _there(self.detail)}
 
 
-# What a check says nothing about.
+# What a check does not test.
 NOT_ASKED = ("double backward, autocast, other dtypes than the given one, torch.func and tracing, NaN, infinite and denormal "
              "inputs, unbatched inputs, tensors of more than 2^31 values, memory that is never freed, several devices")
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """All of one check. `smallest`: the smallest failing case; `mistake`: what wrong values look like; `kernelbench`:
-    its verdicts beside ours; `times`: module_ms, where everything was right; `speed`: the same as a sentence; `confined`:
-    what held the file back; `size`: of a KernelBench preset, "full" is its own; `declared`: see `replies.Checked`.
-    `phases`: where the time went. `stopped`: when and where a person ended the check; "" for one that went to its end."""
+    """The report of one check. `smallest`: the smallest failing case. `mistake`: the known mistake that gives the same wrong
+    values. `kernelbench`: KernelBench's verdicts, beside ours. `times`: module_ms, if everything was right. `speed`: the same
+    as a sentence. `confined`: the sandbox. `size`: the size of a KernelBench preset; "full" is KernelBench's own. `declared`:
+    see `replies.Checked`. `phases`: how long each part took. `stopped`: when and where a person ended the check; "" if it was
+    not ended."""
 
     name: str
     reference: str
@@ -83,7 +84,7 @@ class CheckReport:
 
     @property
     def rows(self) -> list[list[Question]]:
-        """`ordered`; neighbours that were skipped for the same reason are one row."""
+        """`ordered`, as rows. Consecutive questions that were skipped for the same reason are one row."""
         def row(q: Question) -> tuple[str, str]:
             return (q.seen, q.advice) if q.answer is Answer.SKIPPED else (q.key, q.question)
         return [list(alike) for _, alike in groupby(self.ordered, key=row)]
@@ -98,7 +99,7 @@ class CheckReport:
 
     @property
     def ran(self) -> bool:
-        """Whether values were compared, so that nothing failed can mean that it passed."""
+        """Whether values were compared. Without that, a check without a failure is not a pass."""
         values = self.question("values")
         return values is not None and values.answer in (Answer.PASSED, Answer.FAILED)
 
@@ -121,7 +122,7 @@ class CheckReport:
 
     @property
     def headline(self) -> str:
-        """The strip's sentence: what is wrong, in words."""
+        """The sentence at the top of the report: what is wrong."""
         if self.stopped and not self.failed:
             count = len(self.answered)
             answers = f"{count} question{'s' if count > 1 else ''} answered, nothing wrong so far"
@@ -135,14 +136,14 @@ class CheckReport:
             return f"{self.name} could not run on this machine; the other checks found nothing wrong"
         keys = {q.key for q in self.failed}
         words = [_short(q) for q in self.failed if q.key in _IN_SHORT
-                 and not ("values" in keys and q.key.startswith("other_"))]  # the same again
+                 and not ("values" in keys and q.key.startswith("other_"))]  # they fail for the same reason
         words = words[:3] or ["fails"]
         stopped = f"; the check was stopped {self.stopped}" if self.stopped else ""
         return f"{self.name} {_joined(words)}{stopped}"
 
     @property
     def evidence(self) -> str:
-        """The strip's second line: the two worst facts."""
+        """The line below the headline: the two most important facts."""
         facts = []
         if self.mistake and self.mistake.found:
             facts.append(f"Looks like: {self.mistake.found}.")
@@ -188,7 +189,7 @@ _IN_SHORT = {
 
 
 def _there(part: Log | SmallestCase | LooksLike | KernelBenchValues | None) -> dict[str, Any]:
-    """What is known of it."""
+    """Its fields without those that are None."""
     return {k: v for k, v in asdict(part).items() if v is not None} if part else {}
 
 

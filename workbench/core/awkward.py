@@ -1,4 +1,4 @@
-"""Awkward layers: tiny, each with parameters that index arithmetic often gets wrong. Tests run kernels on them."""
+"""Awkward layers: small layers with parameters for which index arithmetic is often wrong. Tests run kernels on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _Sizes = int | tuple[int, ...]
 
 
 def awkward_workloads(effort: str = "normal", dtype: str = "float32") -> list[Workload]:
-    """All of them in float32 (with effort `quick` a few). A few in any other dtype, because the indexing is the same."""
+    """In float32 all layers, or a few with effort `quick`. In any other dtype a few, because the indexing is the same."""
     chosen = CASES if dtype == "float32" and effort != "quick" else FEW
     return [replace(work, dtype=dtype) for work in chosen]
 
@@ -111,7 +111,7 @@ PRESET_LIKE = [
 ]
 CASES: list[Workload] = [*ONE_D, *TWO_D, *THREE_D, *PRESET_LIKE]
 
-# A few that between them have stride, dilation, padding, groups, bias, an odd channel count, several tiles and outputs
-# that meet one tap each: for what need not be tried on every layer (other dtypes, other configs).
+# A few layers for tests that do not need every layer (other dtypes, other configs). Together they have stride, dilation,
+# padding, groups, bias, an odd channel count, several tiles, and outputs that one tap each reaches.
 FEW = [ONE_D[4], ONE_D[8], ONE_D[12], ONE_D[16], ONE_D[26], TWO_D[5], TWO_D[7], TWO_D[16], THREE_D[2], THREE_D[5],
        THREE_D[7], ONE_D[10]]

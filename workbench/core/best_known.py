@@ -37,13 +37,13 @@ class BestKnown:
     """One variant with the best config known for it, in one cell. Times are `kernel_ms` medians, cold L2."""
 
     arch: str                       # sm_90
-    layer: str                      # as one writes it in PyTorch
+    layer: str                      # the constructor call of PyTorch
     direction: str
     dtype: str
     precision_class: str            # one of CLASSES
     variant: str
     config: dict[str, int]
-    precision: str                  # what it computes in
+    precision: str                  # the precision in which the kernel computes
     form: str
     ms: float | None                # on `gpu`, batch and input_size as below; None: not measured
     batch: int
@@ -53,11 +53,11 @@ class BestKnown:
     rel_l2: float | None = None
     baseline: str = ""              # the fastest PyTorch that qualifies, in the same session
     baseline_ms: float | None = None
-    pytorch_precision: str = ""     # what PyTorch computes in with no switch touched; "": not measured
+    pytorch_precision: str = ""     # the precision of PyTorch with its default settings; "": not measured
     compile_flags: tuple[str, ...] = ()
-    note: str = ""                  # "", or how it was derived for `arch`, where it was not measured
+    note: str = ""                  # how the entry was derived for `arch`; "" if it was measured
     memory_format: str = CONTIGUOUS
-    candidate_id: str = ""          # of what a tune of this machine has found, with the driver and the time, ISO 8601
+    candidate_id: str = ""          # this field and the next two: only if a tune of this machine found it; `at`: ISO 8601
     driver: str = ""
     at: str = ""
 
@@ -87,7 +87,7 @@ class BestKnown:
                 self.input_size)
 
     def candidate(self, workload: Workload, *, root: Path | None = None) -> Candidate:
-        """The candidate for that workload's layer. Raises `BadRequest` when today's template no longer offers it."""
+        """The candidate for that workload's layer. Raises `BadRequest` if the present template does not offer the config."""
         return Candidate(find(self.variant, self.direction, root=root), workload.layer, workload.dtype,
                          dict(self.config), self.precision, self.form, self.compile_flags)
 
@@ -103,19 +103,19 @@ class BestKnown:
 # more than seven: each names one thing that an entry has to match
 def best_config(direction: str, workload: Workload, precision: str, arch: str, *, variant: str = "",
                 exact: bool = False, root: Path | None = None, file: Path | None = None) -> BestKnown | None:
-    """The fastest known entry of a cell that can still run there, or None; parameters as `ranked`."""
+    """The first entry of `ranked`, or None. The parameters are those of `ranked`."""
     return next(ranked(direction, workload, precision, arch, variant=variant, exact=exact, root=root, file=file), None)
 
 
 # more than seven: each names one thing that an entry has to match
 def ranked(direction: str, workload: Workload, precision: str, arch: str, *, variant: str = "", exact: bool = False,
            root: Path | None = None, file: Path | None = None) -> Iterator[BestKnown]:
-    """The known entries of a cell that can still run there, the fastest first.
+    """The known entries of a cell that can still run on that architecture.
 
-    `precision` names the class; with `exact` only an entry that computes in just this precision counts. `variant`
-    asks for the entries of that variant. An entry of a layer without bias also counts for the layer with bias. If a layer
-    was measured with several batches and lengths, the nearest to the workload come first. The workload's own memory format
-    comes before others. After the entries for `arch` come those of older GPUs, the fastest first.
+    `precision` names the class; with `exact` only entries that compute in this precision count. With `variant` only the entries
+    of that variant count. An entry of a layer without bias also counts for the layer with bias. The order: entries for `arch`
+    before those of older GPUs; the same bias before the other; the workload's memory format before the other; the nearest
+    number of positions; the least time.
     """
     sm = sm_of(arch)
     for entry in entries_of(direction, workload, class_of(precision), sm, file=file):
@@ -131,8 +131,8 @@ def ranked(direction: str, workload: Workload, precision: str, arch: str, *, var
 
 def entries_of(direction: str, workload: Workload, precision_class: str, sm: int, *, file: Path | None = None
                ) -> list[BestKnown]:
-    """The entries of a cell for that GPU and older ones, in the order of `ranked`, whether they can run there or not. What a
-    tune of this machine found for the very workload comes first."""
+    """The entries of a cell for that GPU and older ones, in the order of `ranked`, also those that cannot run there. An entry
+    that a tune of this machine found for exactly this workload comes first."""
     layer = without_bias(str(workload.layer))
     known = load(file) if file else [*tuned(), *load()]
     there = [e for e in known if e.direction == direction and e.dtype == workload.dtype
@@ -159,7 +159,8 @@ def tuned() -> list[BestKnown]:
 
 
 def stored() -> list[BestKnown]:
-    """All that tunes of this machine have kept. A file that cannot be read is named once in a warning, and holds nothing."""
+    """All entries that tunes of this machine have kept. A file that cannot be read is named once in a warning and counts as
+    empty."""
     file = tuned_file()
     try:
         return load(file)
@@ -184,7 +185,8 @@ def save(entries: Iterable[BestKnown], file: Path) -> None:
 
 
 def class_of(precision: str) -> str:
-    """The class a precision competes in: tf32x3 is as exact as ieee. Raises `BadRequest` for one without a class."""
+    """The class in which a precision competes; tf32x3 is in the class ieee. Raises `BadRequest` for a precision without a
+    class."""
     found = "ieee" if precision == "tf32x3" else precision
     if found not in CLASSES:
         raise BadRequest(f"There are best known configs for the precision classes {', '.join(CLASSES)}, "
@@ -194,7 +196,7 @@ def class_of(precision: str) -> str:
 
 @lru_cache(maxsize=4096)
 def without_bias(layer: str) -> str:
-    """The layer as its entries are compared: an entry counts for the layer with bias too."""
+    """The text of the layer without bias. Entries are compared by it, because an entry also counts for the layer with bias."""
     return str(replace(parse_layer(layer), bias=False))
 
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 DEFAULT_LIMIT_BYTES = 2 * 2**30
 LIMIT_VARIABLE = "KERNEL_WORKBENCH_CACHE_BYTES"
 _TRIES = 50
-KEEP_RECENT_S = 600  # trim spares what was used this recently: another process may be about to load it
+KEEP_RECENT_S = 600  # trim keeps builds used within this time: another process may be about to load one
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Usage:
 
 def build_key(source: str, flags: Iterable[str], *, device: str, arch: str, compiler: str, torch: str,
               extra: Iterable[str] = ()) -> str:
-    """Hash of everything a library depends on, parts separated. `compiler` has its version in it."""
+    """Hash of everything that a library depends on. `compiler` includes its version. A separator stands between the parts."""
     digest = hashlib.sha256()
     for part in (source, *flags, "", device, arch, compiler, torch, *extra):
         digest.update(part.encode() + b"\0")
@@ -72,7 +72,7 @@ class Cache:
         self._building = self.root / "building"
 
     def find(self, key: str, kind: type[T]) -> Entry[T] | None:
-        """A finished build, of which `meta.json` holds a value of that type; None when there is none. Marks it as used."""
+        """The entry of `key` whose `meta.json` can be read as that type, or None. It is marked as used."""
         entry = self._libraries / key
         try:
             meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
@@ -84,13 +84,14 @@ class Cache:
         if not whole:  # somebody changed it, or the machine lost power between the rename and the data
             self._discard(entry)
             return None
-        with suppress(OSError):  # a read-only cache still serves
+        with suppress(OSError):  # in a read-only cache the entry is still usable
             os.utime(entry)
         return Entry(entry, value, digests)
 
     @contextmanager
     def building(self, key: str) -> Iterator[Path]:
-        """A private folder for one build, gone afterwards. What killed builds left behind is removed first."""
+        """A private folder for one build, which is removed afterwards. Before that, the folders of killed builds are removed.
+        """
         self._building.mkdir(parents=True, exist_ok=True)
         self.sweep()
         folder, lock = owned_folder(self._building, key)
@@ -101,8 +102,8 @@ class Cache:
             os.close(lock)
 
     def publish(self, key: str, folder: Path, value: T) -> Entry[T]:
-        """Make `folder` the entry of `key`: the first rename wins, a later one is discarded. `value`: a dataclass for its
-        `meta.json`. Returns as `find`."""
+        """Make `folder` the entry of `key`. The first rename counts; a later one is discarded. `value`: a dataclass for its
+        `meta.json`. Returns what `find` returns."""
         digests = {item.name: digest_of(item) for item in sorted(folder.iterdir())}
         (folder / "meta.json").write_text(to_json({**keys_of(value), "key": key, "digests": digests}), encoding="utf-8")
         entry = self._libraries / key
@@ -116,7 +117,7 @@ class Cache:
                     raise
             if found := self.find(key, type(value)):  # another process was first
                 return found
-            self._discard(entry)  # it is no entry, or it was trimmed a moment ago: the next try succeeds
+            self._discard(entry)  # the folder there is not an entry, or it was trimmed a moment ago: the next try succeeds
         else:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(entry))
         self.trim()
@@ -131,7 +132,7 @@ class Cache:
         return Usage(self.root, sum(size for _, size, _ in entries), limit_bytes(), len(entries), live)
 
     def trim(self, limit: int | None = None, *, keep_recent_s: float = KEEP_RECENT_S) -> int:
-        """Remove least recently used builds until the rest takes `limit` bytes; returns the bytes freed."""
+        """Remove the least recently used builds until the others take at most `limit` bytes. Returns the bytes freed."""
         limit = limit_bytes() if limit is None else limit
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
@@ -144,7 +145,8 @@ class Cache:
         return freed
 
     def clear(self) -> int:
-        """Remove every finished build and what killed ones left; builds at work are not touched. Returns bytes."""
+        """Remove every finished build and the folders of killed builds, but not those of running builds. Returns the bytes
+        freed."""
         self.sweep()
         entries = self._entries()
         for _, _, entry in entries:
@@ -156,7 +158,7 @@ class Cache:
         sweep(_folders(self._building))
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """(used at, bytes, folder) of each entry; one that vanishes meanwhile is left out."""
+        """(used at, bytes, folder) of each entry; an entry that another process removes meanwhile is left out."""
         found = []
         for entry in _folders(self._libraries):
             with suppress(OSError):
@@ -165,7 +167,8 @@ class Cache:
         return found
 
     def _discard(self, entry: Path) -> None:
-        """Renamed away first, so that nobody ever sees half an entry. A library already loaded stays loaded."""
+        """Remove an entry. It is renamed first, so that no process sees a part of an entry. A library that is loaded stays
+        loaded."""
         away = self._building / f"discarded.{os.getpid()}.{secrets.token_hex(4)}"
         with suppress(OSError):
             self._building.mkdir(parents=True, exist_ok=True)

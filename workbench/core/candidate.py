@@ -13,7 +13,7 @@ from .precision import PRECISIONS_OF
 from .variants import TAKES_CHANNELS_LAST, Variant
 
 AXES = ("d", "h", "w")
-EMULATED_SM = 90  # the emulator has the limits of this GPU, so that a config that fits there is tried here
+EMULATED_SM = 90  # the emulator has the limits of this GPU, so that every config that fits on the GPU also runs on the emulator
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Candidate:
 
     @property
     def takes_channels_last(self) -> bool:
-        """Whether its launcher takes activations that are channels_last in memory; else they are contiguous."""
+        """Whether its launcher takes channels_last activations. If not, it takes contiguous ones."""
         return bool(self.config.get(TAKES_CHANNELS_LAST))
 
 
@@ -84,8 +84,8 @@ def derived_values(candidate: Candidate, *, sm: int) -> dict[str, int]:
 
 
 def resolved_values(candidate: Candidate, *, sm: int) -> dict[str, int]:
-    """Of the tunables that are 0 for "automatic": what they come to, where the header derives it. That is the derived value
-    that bears the tunable's name, or one that equals the tunable at every other value that it offers."""
+    """The values that are used for tunables that are 0 ("automatic"), if the header derives them. The value of such a tunable
+    is the derived value of the same name, or the derived value that equals the tunable wherever the tunable is not 0."""
     automatic = [t for t in candidate.variant.tune if candidate.config[t.name] == 0 and "(0: " in t.help
                  and not t.help.endswith(("(0: off)", "(0: any)"))]
     derived = derived_values(candidate, sm=sm) if automatic else {}
@@ -102,7 +102,7 @@ def resolved_values(candidate: Candidate, *, sm: int) -> dict[str, int]:
 
 
 def why_not(candidate: Candidate, *, sm: int) -> str | None:
-    """None when the candidate can run on that GPU generation, else the sentence that says why not."""
+    """The sentence that says why the candidate cannot run on that GPU generation; None if it can."""
     return examined(candidate, sm=sm)[0]
 
 
@@ -125,7 +125,7 @@ def _examined(candidate: Candidate, sm: int, derived: dict[str, int]) -> str | N
         return f"Not run: {variant.name} does not compute {candidate.dtype}."
     if sm < variant.min_sm:
         return f"Not run: {variant.name} needs sm_{variant.min_sm}, this GPU is sm_{sm}."
-    if variant.arch and sm_of(variant.arch) != sm:  # no other generation has the instructions of a target such as sm_90a
+    if variant.arch and sm_of(variant.arch) != sm:  # a target such as sm_90a has instructions that no other generation has
         return f"Not run: {variant.name} needs the instructions of {variant.arch}, this GPU is sm_{sm}."
     derived |= derived_values(candidate, sm=sm)
     names = _names(candidate, sm) | derived

@@ -1,4 +1,5 @@
-"""The measured rates of this machine's GPUs: one JSON file per GPU in the cache folder, found again by the GPU's name."""
+"""The measured rates of this machine's GPUs. Each GPU has one JSON file in the cache folder, which is found by the GPU's name.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def folder() -> Path:
 
 
 def keep(measured: Rates) -> Path:
-    """Write them; one file per GPU, the newest measurement counts."""
+    """Write the rates of a GPU to its file. They replace those of an earlier measurement."""
     which = re.sub(r"[^A-Za-z0-9-]+", "-", measured.uuid or measured.name).strip("-")
     path = folder() / f"{which}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +35,7 @@ def keep(measured: Rates) -> Path:
 
 
 def kept(gpu_name: str) -> Ceilings | None:
-    """The newest ceilings measured on a GPU of exactly that name, or None. A file that is no such record is ignored."""
+    """The newest ceilings measured on a GPU of exactly that name, or None. A file that does not hold ceilings is ignored."""
     place = folder()
     try:
         return _read(place, place.stat().st_mtime_ns).get(gpu_name)
@@ -43,7 +44,7 @@ def kept(gpu_name: str) -> Ceilings | None:
 
 
 def ceilings_for(gpu_name: str) -> Ceilings | None:
-    """Measured on this machine, else what ships with the project, else None."""
+    """The ceilings measured on this machine, else those that the project ships, else None."""
     return kept(gpu_name) or ceilings_of(gpu_name)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FirstError:
-    """`file` and `line` are those of the template where the log names one; None when the error has no place."""
+    """`file` and `line` are those of the template where the log names one; None if the log names no place."""
 
     file: str | None
     line: int | None
@@ -17,7 +17,8 @@ class FirstError:
 
 @dataclass(frozen=True)
 class Log:
-    """What the compiler or the file's process wrote, behind a question that failed. `log_path`: where the log is kept."""
+    """The output of the compiler or of the file's process, for a question that failed. `log_path`: the file that keeps the log.
+    """
 
     trace: str | None = None
     log: str | None = None
@@ -27,10 +28,10 @@ class Log:
 
 @dataclass(frozen=True)
 class Phase:
-    """What one part of a check took. `reference_s`, `candidate_s`: the seconds that the judge waited for the processes of the
-    reference and of the file; `truth_s` of them: for results in float64; `moved_s` of them: tensors were on their way. The
-    rest is the judge's own: it draws inputs and compares. Bytes are those of tensors in requests and answers; `starts`:
-    processes that were started."""
+    """How long one part of a check took. `reference_s`, `candidate_s`: the seconds that the judge waited for the process of the
+    reference and for that of the file. These include `truth_s` (results in float64) and `moved_s` (the transfer of tensors). In
+    the remaining seconds the judge draws inputs and compares. Bytes are those of tensors in requests and answers. `starts`: the
+    number of processes started."""
 
     name: str
     seconds: float
@@ -72,7 +73,8 @@ class SmallestCase:
 
 @dataclass(frozen=True)
 class LooksLike:
-    """A known mistake that gives the same wrong output; `found` is "" if none does. `differs`: those that do not."""
+    """A known mistake that gives the same wrong output; `found` is "" if there is none. `differs`: the mistakes that give
+    another output."""
 
     layer: str
     found: str
@@ -83,8 +85,8 @@ class LooksLike:
 
 @dataclass(frozen=True)
 class KernelBenchValues:
-    """KernelBench's verdict on the values: by 1e-4 (`strict`) and by its older rule (`loose`). `ours`: this judge's. `apart`:
-    the values were compared and differ."""
+    """KernelBench's verdict on the values: with the tolerance 1e-4 (`strict`) and with its older rule (`loose`). `ours`: the
+    verdict of this judge. `apart`: KernelBench's comparison found a difference."""
 
     strict: bool
     loose: bool
@@ -114,8 +116,8 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class TimedWay:
-    """A way of PyTorch's beside the file. `why_not`: why it is none to beat, where it does not qualify. `held_back`: the
-    sentence of a way that was timed once more and ends a victory."""
+    """A way of PyTorch that was timed beside the file. `why_not`: why the file is not compared with it, if it does not qualify.
+    `held_back`: the sentence for a way that was timed again and for which the verdict is then no longer FASTER."""
 
     name: str
     median_ms: float
@@ -133,8 +135,9 @@ class TimedWay:
 
 @dataclass(frozen=True)
 class DirectionTimes:
-    """module_ms of one direction. `baselines`: fastest first; `against`: the one that counts, "" without one; ratio, interval
-    and verdict are those against it. `implausible`: the time is below the floor, so it does not count."""
+    """module_ms of one direction. `baselines`: the fastest first. `against`: the baseline that the file is compared with, or
+    "". Ratio, interval and verdict are those of this comparison. `implausible`: the time is below the floor, so it does not
+    count."""
 
     median_ms: float
     samples: int

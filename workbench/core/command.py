@@ -19,7 +19,7 @@ PROGRAM = "python -m workbench"
 
 
 def parse_layer(text: str) -> ConvTranspose:
-    """`ConvTranspose2d(32, 64, (3, 5), stride=2)`, as one writes it in PyTorch. Raises `BadRequest`."""
+    """The layer of a text such as `ConvTranspose2d(32, 64, (3, 5), stride=2)`, as in PyTorch. Raises `BadRequest`."""
     example = "write it as in PyTorch: ConvTranspose1d(32, 64, 5, dilation=3)"
     found = re.match(r"\s*(?:torch\.)?(?:nn\.)?ConvTranspose([123])d\s*(\(.*\))\s*\Z", text, re.S)
     if not found:
@@ -55,7 +55,7 @@ def layer_of(dims: int, values: Sequence[Any], named: Mapping[str, Any]) -> Conv
 
 
 def workload_arguments(workload: Workload) -> list[str]:
-    """The arguments that make this workload again."""
+    """The arguments that describe this workload."""
     words = ["--preset", workload.preset] if workload.preset else [
         "--layer", str(workload.layer), "--batch", str(workload.batch),
         "--input-size", ",".join(map(str, workload.input_size))]
@@ -68,7 +68,7 @@ def workload_arguments(workload: Workload) -> list[str]:
 
 
 def candidate_command(candidate: Candidate, workload: Workload, device: str, options: Sequence[str] = ()) -> str:
-    """The one command that judges this candidate again; `options` say how the run was asked to judge."""
+    """The command that judges this candidate again. `options`: the options of the run that concern judging."""
     words = ["run", *workload_arguments(workload), "--device", device, "--direction", candidate.direction,
              "--variant", candidate.variant.name, "--precision", candidate.precision, "--form", candidate.form]
     for name, value in candidate.config.items():
@@ -84,14 +84,14 @@ def fork_command(kept: str, device: str, options: Sequence[str] = ()) -> str:
 
 
 def recipe_command(candidates: Sequence[Candidate], workload: Workload, device: str, options: Sequence[str] = ()) -> str:
-    """The one command that judges these candidates, one a direction, and then their ModelNew."""
+    """The command that judges these candidates, one for each direction, and then their ModelNew."""
     words = ["run", *workload_arguments(workload), "--device", device]
     for candidate in candidates:
         key = candidate.variant.key
         words += ["--direction", candidate.direction, "--variant", key]
         for name, value in candidate.config.items():
             words += ["--set", f"{key}.{name}={value}"]
-    # A variant that lacks the run-time form is judged in its constant form all the same.
+    # A variant without the run-time form is judged in its constant form.
     words += ["--form", "runtime" if any(c.form == "runtime" for c in candidates) else "constant"]
     precisions = {c.precision for c in candidates}
     words += ["--precision", *precisions] if len(precisions) == 1 else []

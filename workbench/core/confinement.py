@@ -11,19 +11,19 @@ from functools import lru_cache
 from . import landlock, seccomp
 from .errors import BadRequest
 
-VARIABLE = "KERNEL_WORKBENCH_CONFINE"  # words of SANDBOXES that may be used, or "none"; unset: all
+VARIABLE = "KERNEL_WORKBENCH_CONFINE"  # its value: the sandboxes of SANDBOXES that may be used, or "none"; if it is unset, all
 SANDBOXES = ("bwrap", "landlock", "user", "seccomp")
-# What bwrap takes away. Root would otherwise keep its capabilities, and could mount the disk writable again.
+# Options that take rights away. Without them root would keep its capabilities and could remount the disk as writable.
 BWRAP_TAKES = ("--cap-drop", "ALL", "--unshare-user-try", "--unshare-net", "--unshare-ipc", "--unshare-uts")
 _ALONE = "in its own process, with limits of time and memory"
 
 
 @dataclass(frozen=True)
 class Confinement:
-    """`sockets`: which were refused: "all", those of the "internet" (with CUDA), or "". `own_shm`: without bwrap it had a
-    /dev/shm of its own. `landlock`: version of the kernel's interface, 0 if Landlock was not used. `user`: the number of the
-    other user, 0 if none; `reads`: that user could read everything, because the interpreter lies in root's own folder. `why`:
-    why bwrap was not used, and what else was missing."""
+    """The sandbox of one process. `sockets`: which sockets were refused: "all", "internet" (with CUDA), or "" (none).
+    `own_shm`: the process had its own /dev/shm, without bwrap. `landlock`: the version of Landlock's interface, 0 if it was not
+    used. `user`: the number of the other user, 0 if none. `reads`: that user could read everything, because the interpreter
+    lies in root's own folder. `why`: why bwrap was not used, and what else was missing."""
 
     bwrap: bool = False
     landlock: int = 0
@@ -35,7 +35,7 @@ class Confinement:
 
     @property
     def sentence(self) -> str:
-        """What held, and what did not."""
+        """Which sandbox was used, and what it did not restrict."""
         if self.bwrap:
             return "the file ran in bwrap: no network, own scratch folder, the rest of the disk read-only"
         if not self.landlock and not self.user:
@@ -45,7 +45,7 @@ class Confinement:
 
     @property
     def held(self) -> str:
-        """Without bwrap: where it could write, and whether it had a network."""
+        """For a process without bwrap: where it could write, and whether it had a network."""
         folders = "its own scratch folder" if self.own_shm else "its own scratch folder and /dev/shm"
         where = f"it could write only to {folders}" if self.landlock else \
             "it could write only to its own scratch folder and to folders open to every user, not to your files"
@@ -69,7 +69,7 @@ def bwrap() -> str:
 
 
 def may_use(way: str) -> str:
-    """"" or that $KERNEL_WORKBENCH_CONFINE leaves this way out. Raises `BadRequest` for words it does not know."""
+    """"" if $KERNEL_WORKBENCH_CONFINE allows this sandbox, else its value. Raises `BadRequest` for an unknown word in it."""
     words = os.environ.get(VARIABLE, "").replace(",", " ").split() or SANDBOXES
     unknown = [w for w in words if w not in (*SANDBOXES, "none")]
     if unknown:
@@ -78,22 +78,23 @@ def may_use(way: str) -> str:
 
 
 def bwrap_problem() -> str:
-    """"" when bwrap can be used, else why not."""
+    """"" if bwrap can be used, else the reason."""
     return may_use("bwrap") or _bwrap_tried()
 
 
 def landlock_problem() -> str:
-    """"" when Landlock can be used, else why not."""
+    """"" if Landlock can be used, else the reason."""
     return may_use("landlock") or landlock.problem()
 
 
 def seccomp_problem() -> str:
-    """"" when sockets and other system calls can be refused, else why not. It is used with each of the others."""
+    """"" if sockets and other system calls can be refused, else the reason. seccomp is used together with each of the others.
+    """
     return may_use("seccomp") or seccomp.problem()
 
 
 def user_problem() -> str:
-    """"" when another user can be tried, else why not: only root can become another."""
+    """"" if the file can run as another user, else the reason. Only root can change its user."""
     return may_use("user") or ("" if os.geteuid() == 0 else "only root can run the file as another user")
 
 

@@ -39,8 +39,9 @@ class Token(NamedTuple):
 
 @dataclass(slots=True)
 class Piece:
-    """One declaration. `names`: what it declares; empty: it stays whatever is used, as an assertion does. `start`: of the
-    comment that stands directly above it. `inner`: the pieces of a namespace or a struct, `head` its tokens outside of them."""
+    """One declaration. `names`: the names that it declares. A piece without names, such as an assertion, is never removed.
+    `start`: where it begins, with the comment directly above it. `inner`: the pieces of a namespace or a struct. `head`: the
+    tokens of that namespace or struct outside of its pieces."""
 
     kind: str                       # function, type, alias, value, macro, undef, call, other
     names: tuple[str, ...]
@@ -54,13 +55,13 @@ class Piece:
 
 @lru_cache(maxsize=1024)   # a header is part of many sources
 def tokens_of(text: str) -> tuple[Token, ...]:
-    """All of the text but blanks. A directive is one token, with its continuation lines."""
+    """The tokens of the text, without blanks. A directive with its continuation lines is one token."""
     return tuple(Token(m.lastgroup or "", m[0], m.start(), m.end()) for m in _TOKEN.finditer(text) if m.lastgroup != "blank")
 
 
 @lru_cache(maxsize=256)
 def pieces_of(text: str, macros: frozenset[str]) -> list[Piece] | None:
-    """The declarations of a whole text; None where it is not understood. `macros`: names of the function-like macros of all
+    """The declarations of a whole text; None if it cannot be split. `macros`: the names of the function-like macros of all
     texts that are joined."""
     with suppress(IndexError, ValueError):
         return _pieces(text, tokens_of(text), macros, inside="") if is_balanced(text) else None
@@ -68,7 +69,7 @@ def pieces_of(text: str, macros: frozenset[str]) -> list[Piece] | None:
 
 
 def is_balanced(text: str) -> bool:
-    """Whether each bracket has its own, whatever `#if` decides."""
+    """Whether the brackets of the text match, counting all branches of `#if`."""
     waiting: list[str] = []
     for token in tokens_of(text):
         if token.kind == "sign" and token.text in _OPENS:
@@ -79,7 +80,7 @@ def is_balanced(text: str) -> bool:
 
 
 def words(text: str) -> set[str]:
-    """Identifiers of a piece of code, without those in comments and literals; of directives too."""
+    """The identifiers of a piece of code and of its directives, without those in comments and literals."""
     return {w for t in tokens_of(text) for w in ([t.text] if t.kind == "word" else words_of_directive(t.text)
                                                  if t.kind == "directive" else [])}
 
@@ -90,7 +91,7 @@ def words_of_directive(text: str) -> frozenset[str]:
 
 
 def matching(tokens: Sequence[Token], at: int) -> int:
-    """The place behind the bracket that closes the one at `at`; the end where none does."""
+    """The place behind the bracket that closes the one at `at`; the end of the tokens if none closes it."""
     depth = 0
     for place in range(at, len(tokens)):
         if tokens[place].text in _OPENS and tokens[place].kind == "sign":
@@ -103,7 +104,7 @@ def matching(tokens: Sequence[Token], at: int) -> int:
 
 
 def with_comment(text: str, start: int, comments: Sequence[Token]) -> int:
-    """Where the comment begins that stands directly above, or the line."""
+    """The start of the comment directly above; without one, the start of the line."""
     begin = text.rfind("\n", 0, start) + 1
     if text[begin:start].strip():
         return start
@@ -247,7 +248,7 @@ def _function_or_value(code: Sequence[Token], at: int, inside: str,
             continue
         if token.text == "(":
             if not name or name == inside or code[place - 2].text == "~" or code[place - 1].text == ">":
-                return made("other")           # a constructor, or nothing that is understood
+                return made("other")           # a constructor, or text that cannot be split
             return made("function", name)
         if token.text in ("=", "[", ";", "{", ","):
             break

@@ -1,10 +1,10 @@
-"""The best known entry of a cell on any GPU: measured there, or derived by one rule, and its note says how.
+"""The best known entry of a cell on any GPU. It was measured there, or it is derived by one rule; its note then says how.
 
 The rule. The first of these that can run on the GPU is taken:
 
 1. the fastest entry of that architecture;
-2. the fastest entry of an older architecture; if none of them fits, the nearest config to one of them that does;
-3. the fastest variant known for the layer in another precision, if it offers this one;
+2. the fastest entry of an older architecture; if no entry fits, the first for which a nearby config fits;
+3. the fastest variant known for the layer in another precision, if the variant offers the wanted precision;
 4. for layers of the suites: the first variant of `ORDER` that serves the layer, at its default config.
 
 `start` changes a config that does not fit, and a default that is known to spill registers or to be slow.
@@ -28,7 +28,8 @@ from .space import SearchSpace
 from .start_config import Start, start
 from .variants import Variant, discover
 
-# What comes first was the fastest on most of the measured layers that it serves. The last one serves every layer.
+# In the order of preference: a variant that comes earlier was the fastest on most of the measured layers that it serves. The
+# last variant serves every layer.
 ORDER = {
     FORWARD: ("depthwise_rows", "wgmma_packed", "persistent_wgmma", "disjoint_mma", "implicit_gemm_mma", "gathered_mma",
               "register_blocked", "shared_weight_tiling"),
@@ -37,7 +38,7 @@ ORDER = {
     GRAD_WEIGHT: ("depthwise_rows", "strip_wgmma", "packed_wgmma", "persistent_wgmma", "split_mma", "register_blocked",
                   "shared_weight_tiling"),
 }
-# Precision class -> those whose choice of a variant is taken over, the nearest first.
+# Precision class -> other classes whose fastest variant is taken, the most similar class first.
 _OTHERS = {"tf32": (), "ieee": ("tf32",), "fp16": ("bf16", "tf32"), "bf16": ("fp16", "tf32")}
 _DTYPE = {"tf32": "float32", "ieee": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -68,13 +69,14 @@ class _Derived:
     direction: str
     workload: Workload
     precision_class: str
-    admitted: tuple[str, ...]       # what it may compute in
+    admitted: tuple[str, ...]       # the precisions in which the kernel may compute
     arch: str
     pytorch_precision: str
     root: Path | None
 
     def known(self, entry: BestKnown, *, changed: bool) -> BestKnown | None:
-        """Steps 1 and 2. With `changed` only configs that had to be changed. What was measured here is taken as it is."""
+        """Steps 1 and 2. With `changed` only configs that must be changed count, else only those that need no change. An entry
+        measured on this architecture is taken as it is."""
         variant = self._variant(entry.variant)
         if variant is not None and entry.arch == self.arch and not entry.derived and self._runs(entry):
             return None if changed else entry
@@ -114,7 +116,7 @@ class _Derived:
                                        f"{_changes(variant.default_config, found)}, not measured")
 
     def _config(self, entry: BestKnown, precision: str) -> Start | None:
-        """The entry's config, or the nearest one that can run there in that precision; None for none."""
+        """The entry's config, or the nearest one that can run there in that precision; None if there is none."""
         variant = self._variant(entry.variant)
         if variant is None:
             return None

@@ -29,7 +29,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as `nvidia-smi` lists it. `index` counts the visible ones, as `cuda:N` does."""
+    """One GPU as `nvidia-smi` lists it. `index` is its number among the visible GPUs, the N of `cuda:N`."""
 
     index: int
     name: str
@@ -53,12 +53,12 @@ class TorchInfo:
 
 
 def find_toolchain() -> Toolchain:
-    """Compilers and tools of this machine; nvcc preferably of the major version of torch's CUDA."""
+    """The compilers and tools of this machine. An nvcc whose major version is that of torch's CUDA is preferred."""
     return _find_toolchain(torch_info().cuda, cache=cache_dir())
 
 
 def gpus() -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible; [] without a driver, and when it does not answer in 5 s."""
+    """The GPUs that CUDA_VISIBLE_DEVICES makes visible; [] without a driver, or if `nvidia-smi` does not answer in 5 s."""
     try:
         done = subprocess.run(["nvidia-smi", f"--query-gpu={_SMI_FIELDS}", "--format=csv,noheader,nounits"],
                               capture_output=True, text=True, timeout=_SMI_LIMIT_S, check=False)
@@ -68,7 +68,7 @@ def gpus() -> list[Gpu]:
 
 
 def parse_gpus(text: str) -> list[Gpu]:
-    """`nvidia-smi`'s lines; one with a field that is not there ("[N/A]") is left out."""
+    """The GPUs in the lines of `nvidia-smi`. A line with a missing field ("[N/A]") is left out."""
     found = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         try:
@@ -115,7 +115,7 @@ def counters_restricted(driver: Path = Path("/proc/driver/nvidia/params"), own: 
 
 
 def cache_dir() -> Path:
-    """$KERNEL_WORKBENCH_CACHE, else `kernel-workbench` in the user's cache folder. Not created here."""
+    """$KERNEL_WORKBENCH_CACHE, else `kernel-workbench` in the user's cache folder. It is not created here."""
     named = os.environ.get("KERNEL_WORKBENCH_CACHE")
     if named:
         return Path(named).expanduser().absolute()
@@ -135,7 +135,8 @@ def platform_problem() -> str | None:
 
 
 def _visible(found: list[Gpu], chosen: str | None) -> list[Gpu]:
-    """CUDA's own reading of CUDA_VISIBLE_DEVICES: numbers or UUID prefixes, ended by the first that names nothing."""
+    """The visible GPUs. CUDA_VISIBLE_DEVICES is read as CUDA reads it: numbers or UUID prefixes, up to the first that names
+    no GPU."""
     if chosen is None:
         return found
     picked: list[Gpu] = []

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class BadRequest(ValueError):
-    """A request that cannot be carried out; `str(error)` is the sentence every face shows."""
+    """A request that cannot be carried out. `str(error)` is the sentence that page, command line and notebook show."""
 
     def __init__(self, sentence: str, *, field: str | None = None) -> None:
         super().__init__(sentence)
@@ -23,7 +23,8 @@ class RenderError(BadRequest):
 
 
 def or_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The end of a sentence that refuses `name`: "did you mean naive_gather?"; where no name is like it `otherwise`, or all."""
+    """The end of a sentence that refuses `name`: "did you mean naive_gather?". If no known name is similar, it is `otherwise`,
+    or a list of all names."""
     names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     return f"did you mean {near[0]}?" if near else otherwise or f"there are {', '.join(names) or 'none'}."

@@ -26,14 +26,14 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs,
 def evaluate(text: str, names: Mapping[str, Any]) -> Any:
     """Value of `text`; `names` maps a name to a number or to a mapping reached by a dot (`layer.groups`).
 
-    Raises `RenderError` for syntax, for anything outside the grammar, and for a name nobody defines.
+    Raises `RenderError` for a syntax error, for anything outside the grammar, and for an undefined name.
     """
     code = _code(text)
     if code is not None:
         try:
-            return eval(code, _GLOBALS, names)  # made of nothing but the nodes that `_Compiled` lets through
+            return eval(code, _GLOBALS, names)  # safe: `_Compiled` admits only the nodes of the grammar
         except (NameError, KeyError, TypeError, ArithmeticError, ValueError):
-            pass  # said below, in the words of this language
+            pass  # `_value` below raises the error, in the terms of this language
     try:
         tree = _parsed(text)
     except (SyntaxError, ValueError) as error:
@@ -45,7 +45,7 @@ def evaluate(text: str, names: Mapping[str, Any]) -> Any:
 
 
 def names_in(text: str) -> set[str]:
-    """The names an expression uses, dotted ones whole."""
+    """The names that an expression uses; a dotted name counts as one."""
     nodes = list(ast.walk(ast.parse(text, mode="eval")))
     dotted = [n for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
     owners = {id(n.value) for n in dotted}
@@ -55,7 +55,7 @@ def names_in(text: str) -> set[str]:
 
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> ast.Expression:
-    return ast.parse(text, mode="eval")  # a search asks the same few dozen for thousands of configs
+    return ast.parse(text, mode="eval")  # a search evaluates the same few dozen expressions for thousands of configs
 
 
 _GLOBALS = {"__builtins__": {}, "_bool": bool, **{f"_{name}": function for name, function in _FUNCTIONS.items()}}
@@ -63,8 +63,8 @@ _GLOBALS = {"__builtins__": {}, "_bool": bool, **{f"_{name}": function for name,
 
 @lru_cache(maxsize=4096)
 def _code(text: str) -> CodeType | None:
-    """The expression as Python's own code, ten times as fast as `_value`: a search asks for thousands of configs. None for what
-    is not in the grammar."""
+    """The expression as compiled Python code, which is ten times as fast as `_value`. None for an expression outside the
+    grammar."""
     try:
         tree = ast.fix_missing_locations(_Compiled().visit(ast.parse(text, mode="eval")))
     except (SyntaxError, ValueError):
@@ -73,7 +73,8 @@ def _code(text: str) -> CodeType | None:
 
 
 class _Compiled(ast.NodeTransformer):
-    """The same expression: a dot reads a mapping, and/or give a truth value, a function is ours. ValueError for other nodes."""
+    """The same expression for Python: a dot reads a mapping, and/or give a truth value, functions are those of `_FUNCTIONS`.
+    Raises ValueError for other nodes."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         match node:

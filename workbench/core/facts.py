@@ -1,6 +1,7 @@
 """Exact facts of a workload before anything runs: multiply-adds, bytes that must move, phases, structural zeros.
 
-No tensor is walked over: the outputs that a tap reaches along an axis are an arithmetic progression, and these are counted.
+The code does not loop over a tensor: the outputs that a tap reaches along an axis are an arithmetic progression, whose length
+is known.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .sectors import SECTOR_BYTES, Axis, all_of, runs_axis, sector_count, stride
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that must cross DRAM, whole 32-byte sectors, each tensor once."""
+    """Bytes that must be read from and written to DRAM, in whole 32-byte sectors. Each tensor is counted once."""
 
     read_bytes: int
     written_bytes: int
@@ -27,7 +28,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Phases:
-    """Residue classes of (output + padding) mod stride in one dimension: class -> the taps that can reach it.
+    """Residue classes of (output + padding) mod stride in one dimension. `taps`: class -> the taps that can reach its outputs.
 
     Only classes with a tap are listed; the other `stride - len(taps)` are structurally zero.
     """
@@ -44,7 +45,8 @@ def macs(workload: Workload) -> int:
 
 
 def tensor_bytes(workload: Workload, direction: str) -> int:
-    """Bytes of all inputs and results of a launch. Activations in channels_last count twice: the judge holds two copies."""
+    """Bytes of all inputs and results of a launch. channels_last activations count twice, because the judge holds two copies.
+    """
     activations, weight = prod(workload.input_shape) + prod(workload.output_shape), prod(workload.layer.weight_shape)
     if direction == BACKWARD:
         activations, weight = activations + prod(workload.input_shape), 2 * weight
@@ -53,16 +55,17 @@ def tensor_bytes(workload: Workload, direction: str) -> int:
 
 
 def flops(workload: Workload, direction: str = FORWARD) -> int:
-    """Two per multiply-add; the same for each direction, twice that for `backward`. Bias is not counted."""
+    """Two per multiply-add. The number is the same for each single direction; `backward` has twice as many. Bias is not
+    counted."""
     return 2 * macs(workload) * (2 if direction == BACKWARD else 1)
 
 
 @lru_cache(maxsize=256)
 def bytes_moved(workload: Workload, direction: str, with_bias: bool | None = None) -> Traffic:
-    """What a direction must read and write at least, each tensor once.
+    """The least bytes that a direction must read and write. Each tensor is counted once.
 
-    Read: elements that some tap reaches, in the sectors that hold them. Written: all of the result. `with_bias`
-    (default: the layer's own) adds the bias to `forward`, and to the gradients grad_bias, for which every element of
+    Read: elements that some tap reaches, in the sectors that hold them. Written: all of the result. With `with_bias` (default:
+    as the layer has it), `forward` also reads the bias, and the gradients include grad_bias, for which every element of
     grad_output must be read.
     """
     layer, e = workload.layer, workload.element_bytes
@@ -159,7 +162,8 @@ def _reached_inputs(d: _Dimension) -> Axis:
 
 @lru_cache(maxsize=256)
 def _touched_outputs(d: _Dimension) -> Axis:
-    """Outputs o = i * stride + k * dilation - padding that exist: per residue class a union of runs of input length."""
+    """The outputs o = i * stride + k * dilation - padding with 0 <= o < output size. In each residue class they are a union of
+    runs, each as long as the input."""
     runs: dict[int, list[tuple[int, int]]] = {}
     for k, (lo, hi) in enumerate(_inputs_per_tap(d)):
         if hi > lo:
@@ -169,7 +173,7 @@ def _touched_outputs(d: _Dimension) -> Axis:
 
 
 def _tensor(workload: Workload, channels: int, spatial: list[Axis]) -> int:
-    """Bytes of the sectors that hold the chosen positions of a batch x channels x spatial tensor, in its layout."""
+    """Bytes of the sectors that hold the chosen positions of a tensor (batch x channels x spatial), in its memory format."""
     outer, inner = [all_of(workload.batch)], [all_of(channels)]
     axes = outer + spatial + inner if workload.memory_format == "channels_last" else outer + inner + spatial
     return SECTOR_BYTES * sector_count(axes, SECTOR_BYTES // workload.element_bytes)

@@ -1,7 +1,7 @@
 """A fork: a candidate whose template or rendered source a person has edited.
 
-The name of its variant is that of the original and four digits of a hash of the text: `naive_gather-3f2a`. A rendering is taken
-apart: what was edited in the template's own part makes such a template; headers that were edited are kept beside it.
+The name of its variant is that of the original and four digits of a hash of the text: `naive_gather-3f2a`. A rendering is split
+into its parts. The template's part becomes the new template; edited headers are kept beside it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ _KEEPS = "Leave it as it is, and edit the template, or a header that it includes
 
 
 def fork(text: str, parent: Candidate, of: str) -> Candidate:
-    """The candidate of a template or rendering that was `parent`'s, whose id is `of`, before it was edited. Raises `BadRequest`
-    for a text that is neither, or of another kernel or layer, and where nothing was changed."""
+    """The candidate of an edited template or rendering. Before the edit the text was that of `parent`, whose id is `of`. Raises
+    `BadRequest` for a text that is neither a template nor a rendering, for one of another kernel or layer, and for an unchanged
+    one."""
     made = forked(text, parent, of)
-    with suppress(RenderError):  # the run tells it, with the line
+    with suppress(RenderError):  # a template that cannot be rendered is reported by the run, with the line
         if render(made).candidate_id == of:
-            raise BadRequest("The text makes the same program as before: at most comments and white space were changed.",
+            raise BadRequest("The text makes the same program as before, because only comments or white space differ. Change "
+                             "the code.",
                              field="source")
     return made
 
 
 def forked(text: str, parent: Candidate, of: str) -> Candidate:
-    """As `fork`, of a text that may be unchanged."""
+    """The same as `fork`, but the text may be unchanged."""
     text = text.replace("\r\n", "\n")
     if not text.lstrip().startswith("#line"):
         return _with_headers(_of_template(text, parent, of), parent.headers, of)
@@ -50,14 +52,16 @@ def forked(text: str, parent: Candidate, of: str) -> Candidate:
     with suppress(RenderError):
         today = render(made)
         if canonical(today.tail) != canonical(instance):
-            raise BadRequest(f'The part "{last}" is not what the layer and its tunables make. {_KEEPS}', field="source")
+            raise BadRequest(f'The part "{last}" differs from the one that the layer and its tunables give. '
+                             f'{_KEEPS}', field="source")
         if [canonical(h) for _, h in today.headers] == [canonical(h) for _, h in headers]:
             return made
     return _with_headers(made, headers, of)
 
 
 def named_in(text: str) -> tuple[str, str]:
-    """The variant and the direction that an edited text names itself; "" where it does not say. Raises `BadRequest`."""
+    """The variant and the direction that are named in an edited text; "" if the text does not name them. Raises `BadRequest`.
+    """
     text = text.replace("\r\n", "\n")
     if not text.lstrip().startswith("#line"):
         name, computes = header_name(text)
@@ -69,7 +73,7 @@ def named_in(text: str) -> tuple[str, str]:
 
 
 def variant_of_text(text: str, name: str, direction: str, *, root: Path | None = None) -> Variant:
-    """The variant of a template's text, whether or not there still is a template of that name. Raises `RenderError`."""
+    """The variant of a template's text. A template of that name need not exist. Raises `RenderError`."""
     try:
         path = find(name, direction, root=root).path
     except BadRequest:
@@ -78,7 +82,7 @@ def variant_of_text(text: str, name: str, direction: str, *, root: Path | None =
 
 
 def base_name(variant: Variant) -> str:
-    """The name of the template that it is, or that it was forked from."""
+    """The name of the variant's template; for a fork, that of the original."""
     return variant.name.rpartition("-")[0] if variant.forked_from else variant.name
 
 
@@ -107,8 +111,8 @@ def _called(variant: Variant, base: str, digest: str, of: str) -> Variant:
 
 
 def _with_includes(body: str, template: str) -> str:
-    """A rendered template with the include lines of the one that it was made of: in their lines where these are still empty,
-    else below the header."""
+    """A rendered template with the include lines of its original. They are put into their former lines if these are still
+    empty, else below the header."""
     lines, own = body.split("\n"), template.split("\n")
     places = {n: line for n, line in enumerate(own) if INCLUDE.match(line)}
     if all(n < len(lines) and not lines[n].strip() for n in places):

@@ -6,8 +6,8 @@ import re
 
 from .errors import BadRequest
 
-# sm version -> limits: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Bytes are per
-# block (opt-in) and per multiprocessor; registers in 32-bit words.
+# Limits by sm version, from the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Bytes of shared
+# memory: for a block (opt-in) and for a multiprocessor. Registers are counted in 32-bit words.
 GPU_LIMITS = {
     80: {"shared_per_block": 163 * 1024, "shared_per_sm": 164 * 1024, "registers_per_sm": 65536, "threads_per_sm": 2048,
          "blocks_per_sm": 32},
@@ -27,7 +27,7 @@ GPU_LIMITS = {
 
 
 def gpu_limits(sm: int) -> dict[str, int]:
-    """Limits of the newest known generation that is not newer than `sm`."""
+    """The limits of `sm`. For an unknown generation: those of the newest known one that is older."""
     known = [k for k in GPU_LIMITS if k <= sm]
     if not known:
         raise BadRequest(f"sm_{sm} is older than sm_80, the oldest GPU the templates are written for.")

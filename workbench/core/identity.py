@@ -1,7 +1,7 @@
 """The id of a candidate: a hash of what the compiler reads of its source.
 
-Comments, `#line`, `#pragma once` and white space without a meaning are removed first. Texts that are then equal are the same
-program. White space inside literals is kept; inside preprocessor lines it becomes single blanks.
+Comments, `#line`, `#pragma once` and insignificant white space are removed first. Texts that are then equal are the same
+program. White space in literals is kept; in preprocessor lines each run of it becomes one blank.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ _PIECE = re.compile(r"""
   | (?P<idle>//(?:\\\n|[^\n])* | /\*.*?\*/ | \\\r?\n)
 """, re.VERBOSE | re.DOTALL)
 _PLACE_ONLY = re.compile(r"#\s*(?:line\b|\d|pragma\s+once\b)")
-_KEPT = re.compile(r"\0(\d+)\0")   # stands for a literal until all blanks are settled
+_KEPT = re.compile(r"\0(\d+)\0")   # the placeholder of a literal while blanks are removed
 _BLANK = re.compile(r"\s+")
 _WORD, _OPERATOR = re.compile(r"[\w\"'.\0]"), re.compile(r"[-+*/%&|^<>=!:.#~?]")
 
 
 def candidate_id(*parts: str, compile_flags: Iterable[str]) -> str:
-    """Hash of what the compiler reads of the source, given whole or in parts, and of the flags; no arch in it."""
+    """Hash of what the compiler reads of the source, and of the flags. The source is given whole or in parts. The hash does not
+    depend on the arch."""
     digest = hashlib.sha256()
     for part in (canonical(*parts), *compile_flags):
         digest.update(part.encode() + b"\0")
@@ -66,7 +67,7 @@ def _lines(part: str) -> tuple[str, ...]:
 
 
 def _packed(code: str) -> str:
-    """Blanks only between two characters that would read otherwise side by side."""
+    """The code with blanks only where two tokens would otherwise become one."""
     code = code.strip()
     return _BLANK.sub(lambda blank: " " * _matters(code[blank.start() - 1], code[blank.end()]), code)
 

@@ -1,7 +1,8 @@
-"""Landlock: a Linux process gives up rights forever, for itself and all it starts. Here: writing outside a few folders.
+"""Landlock: a Linux process permanently gives up rights, for itself and for every process that it starts. Here it gives up
+writing outside a few folders.
 
-Not every C library has the three system calls, so they are called by number, which is the same on x86-64 and aarch64
-(https://docs.kernel.org/userspace-api/landlock.html). Each newer version of the interface can take more rights.
+Not every C library has the three system calls, so they are called by number. The numbers are the same on x86-64 and aarch64
+(https://docs.kernel.org/userspace-api/landlock.html). Each newer version of the interface can restrict more rights.
 
     python -m workbench.core.landlock FOLDER... [--devices DEVICE...] -- COMMAND
 
@@ -28,7 +29,7 @@ _RUN_AND_READ = 1 << 0 | 1 << 2 | _READ_DIR
 _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))  # folders, files, devices, sockets, pipes, links
 _BIND_AND_CONNECT_TCP = 3
 _SCOPE_SIGNALS = 2
-HOLDS_TRUNCATION, HOLDS_TCP = 3, 4                        # from these versions on
+HOLDS_TRUNCATION, HOLDS_TCP = 3, 4                        # the first version of the interface that restricts each of them
 _HOLDS_REFER, _HOLDS_IOCTL, _HOLDS_SIGNALS = 2, 5, 6
 _WHY: dict[int | None, str] = {
     errno.ENOSYS: "this kernel has no Landlock", errno.EOPNOTSUPP: "Landlock is switched off in this kernel"}
@@ -41,24 +42,25 @@ class _Ruleset(ctypes.Structure):
 
 class _PathBeneath(ctypes.Structure):
     _pack_ = 1
-    _layout_ = "ms"  # packed, as the kernel has it; newer Pythons want it said
+    _layout_ = "ms"  # packed, as in the kernel; newer versions of Python require it explicitly
     _fields_ = [("rights", ctypes.c_uint64), ("place", ctypes.c_int32)]
 
 
 @lru_cache(maxsize=1)
 def version() -> int:
-    """Of the kernel's interface; 0 where there is none, and `problem` says why."""
+    """The version of the kernel's Landlock interface. 0 if there is none; `problem` then says why."""
     return _asked()[0]
 
 
 def problem() -> str:
-    """"" with Landlock, else the reason why not."""
+    """"" if this kernel has Landlock, else the reason."""
     return _asked()[1]
 
 
 def ruleset(folders: Iterable[Path], devices: Iterable[Path], *, reads: Iterable[Path] | None = None) -> int:
-    """A descriptor for `restrict`: whoever takes it writes only below `folders`, and to `devices`; places that do not
-    exist are left out. `reads`: it also reads only below these; None: everywhere. The caller closes it. Raises OSError."""
+    """A descriptor of a ruleset for `restrict`. A process with this ruleset can write only below `folders` and to `devices`,
+    and read only below `reads` (None: everywhere). Paths that do not exist are left out. The caller closes the descriptor.
+    Raises OSError."""
     has = version()
     to_file = _WRITE_FILE | (_TRUNCATE if has >= HOLDS_TRUNCATION else 0)
     to_device = to_file | (_IOCTL_DEV if has >= _HOLDS_IOCTL else 0)
@@ -82,9 +84,9 @@ def ruleset(folders: Iterable[Path], devices: Iterable[Path], *, reads: Iterable
 
 
 def restrict(fd: int, folders: Iterable[Path] = ()) -> None:
-    """To be called between fork and exec: from now on the ruleset holds for this process and all it starts. It may also write
-    below `folders`, as this process sees them. Writing to /proc/self is allowed, because CUDA's driver names its threads there
-    and fails without it. Raises OSError."""
+    """Apply the ruleset to this process and all that it starts. Call it between fork and exec. The process may also write below
+    `folders`, which are paths as this process sees them, and to /proc/self, where CUDA's driver writes the names of its
+    threads; the driver fails without that. Raises OSError."""
     for path in folders:
         _allow(fd, path, _everything() & ~_IOCTL_DEV)
     _allow(fd, Path("/proc/self"), _WRITE_FILE | (_TRUNCATE if version() >= HOLDS_TRUNCATION else 0))
@@ -94,7 +96,7 @@ def restrict(fd: int, folders: Iterable[Path] = ()) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Hold this process, and become the command."""
+    """Restrict this process, then replace it with the command."""
     places, command = argv[:argv.index("--")], argv[argv.index("--") + 1:]
     cut = places.index("--devices") if "--devices" in places else len(places)
     fd = ruleset(map(Path, places[:cut]), map(Path, places[cut + 1:]))

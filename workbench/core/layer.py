@@ -1,7 +1,7 @@
 """`ConvTranspose`: a layer as PyTorch defines it. `Workload`: a layer with batch, size and dtype, which fix its tensors.
 
-The relation that everything here rests on (PyTorch's documentation of ConvTranspose): input position i and tap k
-meet at output position o = i * stride - padding + k * dilation, kept when 0 <= o < output_size.
+The definition (PyTorch's documentation of ConvTranspose): input position i and tap k contribute to output position o = i *
+stride - padding + k * dilation, if 0 <= o < output_size.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from .typed import read, read_once
 
 FORWARD, GRAD_INPUT, GRAD_WEIGHT, BACKWARD = "forward", "grad_input", "grad_weight", "backward"
 DIRECTIONS = (FORWARD, GRAD_INPUT, GRAD_WEIGHT)
-LAUNCHES = (*DIRECTIONS, BACKWARD)  # what one launch may compute: BACKWARD is both gradients at once
+LAUNCHES = (*DIRECTIONS, BACKWARD)  # what one launch can compute; BACKWARD: both gradients
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # bytes per element
 MEMORY_FORMATS = CONTIGUOUS, CHANNELS_LAST = ("contiguous", "channels_last")
 _PER_DIMENSION = ("kernel_size", "stride", "padding", "output_padding", "dilation")
 _LOWEST = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0, "output_padding": 0}
 INT32_MAX = 2**31 - 1
-MOST_TAPS = 2**16  # of one dimension. Code walks over the taps, and no real layer has so many
+MOST_TAPS = 2**16  # the limit of taps in one dimension. Some code loops over the taps; no real layer has more
 
 
 @dataclass(frozen=True)
 class ConvTranspose:
-    """A transposed convolution over 1, 2 or 3 spatial dimensions, parameters named and meant as in PyTorch.
+    """A transposed convolution over 1, 2 or 3 spatial dimensions. The parameters have the names and meanings of PyTorch.
 
-    Ints stand for the same value in every dimension. Raises `BadRequest` with the rule that is broken.
+    An int is the value of every dimension. Raises `BadRequest`, which names the broken rule.
     """
 
     dims: int
@@ -99,7 +99,7 @@ class ConvTranspose:
                              ones + self.dilation)
 
     def __str__(self) -> str:
-        """As one would write it in PyTorch, defaults left out: `ConvTranspose1d(32, 64, 5, dilation=3)`."""
+        """The constructor call in PyTorch, without default values: `ConvTranspose1d(32, 64, 5, dilation=3)`."""
         words = [str(self.in_channels), str(self.out_channels), _short(self.kernel_size)]
         for name, default in (("stride", 1), ("padding", 0), ("output_padding", 0)):
             if any(v != default for v in getattr(self, name)):
@@ -123,7 +123,7 @@ class ConvTranspose:
 @read_once
 @dataclass(frozen=True)
 class Workload:
-    """A layer with everything else that fixes its tensors. `input_size` is spatial, in elements."""
+    """A layer with all that determines its tensors. `input_size`: the spatial sizes, in elements."""
 
     layer: ConvTranspose
     batch: int
@@ -131,7 +131,7 @@ class Workload:
     dtype: str = "float32"
     memory_format: str = "contiguous"
     seed: int = 0
-    preset: str = field(default="", compare=False)  # "kb74/small", "models/sam-1/full", or "" for a free layer
+    preset: str = field(default="", compare=False)  # "kb74/small", "models/sam-1/full"; "" for other layers
 
     def __post_init__(self) -> None:
         _check_int("batch", self.batch, lowest=1)
@@ -171,16 +171,16 @@ class Workload:
 
     @cached_property
     def key(self) -> str:
-        """Equal for the same tensors; the preset's name does not count."""
+        """A text that is equal for workloads with equal tensors. The preset's name is not part of it."""
         return json.dumps({k: v for k, v in self.to_json().items() if k != "preset"}, sort_keys=True)
 
     def in_three_dimensions(self) -> Workload:
-        """The same work with three spatial dimensions; channels_last stays as the layout of the same memory."""
+        """The same work with three spatial dimensions, in the same memory format and the same order in memory."""
         return replace(self, layer=self.layer.in_three_dimensions(),
                        input_size=(1,) * (3 - self.layer.dims) + self.input_size)
 
     def result_elements(self, direction: str) -> int:
-        """Elements of what a direction writes (grad_bias not counted)."""
+        """The number of elements that a direction writes, without grad_bias."""
         return prod({FORWARD: self.output_shape, GRAD_INPUT: self.input_shape,
                      GRAD_WEIGHT: self.layer.weight_shape}[direction])
 

@@ -1,5 +1,5 @@
-"""Writes numbers as text, with one function for each kind of number. Page, command line, notebook and report all use these "
-  "functions."""
+"""Writes numbers as text, with one function for each kind of number. Page, command line, notebook and report all use these
+functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def milliseconds(ms: float | None) -> str:
 
 
 def time(ms: float | None) -> str:
-    """`0.647 ms`; µs below 0.01 ms, s from 1 000 ms."""
+    """`0.647 ms`; in µs below 0.01 ms, in s from 1 000 ms on."""
     if ms is None:
         return MISSING
     if not isfinite(ms):
@@ -35,12 +35,12 @@ def seconds(s: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Baseline over ours: `2.55×`; three decimals between 0.9 and 1.1, one above 10."""
+    """The baseline's time divided by ours: `2.55×`. It has three decimals between 0.9 and 1.1, and one above 10."""
     return MISSING if value is None else f"{_fixed(value, _decimals(value))}×"
 
 
 def interval(low: float | None, high: float | None, value: float | None = None) -> str:
-    """Bounds of a ratio with the decimals of the ratio itself (default: of their middle): `2.53 – 2.57`."""
+    """The bounds of a ratio: `2.53 – 2.57`. They have as many decimals as the ratio (default: as their middle)."""
     if low is None or high is None:
         return MISSING
     decimals = _decimals((low + high) / 2 if value is None else value)
@@ -48,17 +48,17 @@ def interval(low: float | None, high: float | None, value: float | None = None) 
 
 
 def spread(share: float | None) -> str:
-    """Half the middle 50 % over the median, as a share: `±0.9 %`; None (below 5 samples) is `–`."""
+    """Half the interquartile range divided by the median: `±0.9 %`. None (below 5 samples) is `–`."""
     return MISSING if share is None else f"±{_fixed(100 * share, 1)} %"
 
 
 def of_limit(floor_ms: float | None, median_ms: float | None) -> str:
-    """Floor over median, whole percent: `58 %`."""
+    """The floor divided by the median, in whole percent: `58 %`."""
     return MISSING if floor_ms is None or not median_ms else share(floor_ms / median_ms)
 
 
 def share(value: float | None, *, decimals: int = 0) -> str:
-    """A share of 1 as percent: `58 %`, `64.2 %`; what is neither none nor all never reads 0 % or 100 %."""
+    """A share from 0 to 1 as percent: `58 %`, `64.2 %`. Only exactly 0 and 1 are shown as 0 % and 100 %."""
     if value is None:
         return MISSING
     step = 10.0 ** -decimals
@@ -96,7 +96,7 @@ def intensity(flop_per_byte: float | None) -> str:
 
 
 def memory(size: int | None) -> str:
-    """Shared memory and GPU memory, binary prefixes: `64.5 KiB`, `21.7 GiB`; below 1 KiB whole bytes."""
+    """Shared memory and GPU memory, with binary prefixes: `64.5 KiB`, `21.7 GiB`. Below 1 KiB it is a whole number of bytes."""
     if size is None:
         return MISSING
     value, unit = float(size), "B"
@@ -121,7 +121,7 @@ def error(value: float | None) -> str:
 
 
 def count(value: int | None) -> str:
-    """`131 072`, groups of three parted by a narrow no-break space."""
+    """`131 072`: groups of three digits, separated by a narrow no-break space."""
     return MISSING if value is None else f"{value:,}".replace(",", GROUP)
 
 
@@ -151,7 +151,7 @@ def _rounded(value: float) -> float:
 
 
 def _three(value: float) -> str:
-    """Three significant digits, trailing zeros kept; whole numbers of more digits stay whole."""
+    """Three significant digits with trailing zeros. A whole number of more digits is written in full."""
     if value == 0:
         return "0"
     rounded = _rounded(value)

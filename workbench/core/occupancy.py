@@ -9,20 +9,20 @@ from .errors import BadRequest
 from .gpu import gpu_limits
 from .trial_parts import KernelNumbers
 
-# The rules are those of NVIDIA's occupancy calculator (cuda_occupancy.h of the CUDA toolkit), compute capability 8 up.
+# The rules are those of NVIDIA's occupancy calculator (cuda_occupancy.h of the CUDA toolkit), compute capability 8 and newer.
 WARP = 32
 REGISTERS_PER_WARP_STEP = 256
 SUB_PARTITIONS = 4
 SHARED_STEP_BYTES = 128
-SHARED_RESERVED_BYTES = 1024  # per block, taken by the system
+SHARED_RESERVED_BYTES = 1024  # shared memory of each block that the system takes
 THREADS_PER_BLOCK_MAX = 1024
 REGISTERS_PER_THREAD_MAX = 255
-LIMITERS = ("blocks", "threads", "registers", "shared memory")  # of equal limits the first is named
+LIMITERS = ("blocks", "threads", "registers", "shared memory")  # if limits are equal, the first is named
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """`fraction` = warps_per_sm / max_warps. `limiter` is what allows the fewest blocks."""
+    """`fraction` = warps_per_sm / max_warps. `limiter`: the resource that limits the number of blocks."""
 
     blocks_per_sm: int
     warps_per_sm: int
@@ -34,7 +34,7 @@ class Occupancy:
 def occupancy(*, registers: int, shared_bytes: int, threads: int, sm: int) -> Occupancy:
     """Occupancy of a kernel that uses `registers` per thread and `shared_bytes` (static and dynamic) per block.
 
-    No blocks at all fit when a block alone is beyond a limit. Raises `BadRequest` for less than one thread.
+    The number of blocks is 0 if one block exceeds a limit. Raises `BadRequest` for less than one thread.
     """
     if threads < 1:
         raise BadRequest(f"threads is {threads}; a block has at least one.", field="threads")
@@ -59,10 +59,10 @@ def threads_per_block(candidate: Candidate, *, sm: int) -> int | None:
 
 
 def candidate_occupancy(candidate: Candidate, kernel: KernelNumbers, *, sm: int) -> Occupancy | None:
-    """Occupancy of one compiled kernel of a candidate, its numbers as trials hold them under `resources`.
+    """Occupancy of one compiled kernel of a candidate, from its numbers in the `resources` of a trial.
 
-    The compiler knows static shared memory only; [derived] smem_bytes is all that a block uses, dynamic included.
-    None when the block size is known at run time only.
+    The compiler knows only static shared memory; [derived] smem_bytes includes dynamic shared memory. None if the block size is
+    known only at run time.
     """
     threads = threads_per_block(candidate, sm=sm)
     if threads is None:
@@ -74,7 +74,7 @@ def candidate_occupancy(candidate: Candidate, kernel: KernelNumbers, *, sm: int)
 def _blocks_by_registers(registers: int, warps: int, per_sm: int) -> int:
     """Registers are given to warps in steps of 256, each warp within one of the four sub-partitions."""
     if registers < 1:
-        return per_sm  # nothing is asked for: no limit
+        return per_sm  # a kernel that uses none of it is not limited by it
     per_warp = _round_up(registers * WARP, REGISTERS_PER_WARP_STEP)
     if registers > REGISTERS_PER_THREAD_MAX or per_warp * _round_up(warps, SUB_PARTITIONS) > per_sm:
         return 0

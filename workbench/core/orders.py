@@ -32,12 +32,13 @@ from .replies import (
 )
 
 R_co = TypeVar("R_co", covariant=True)
-Emit = Callable[[Event], None]   # an operation calls it to say what it is doing
+Emit = Callable[[Event], None]   # an operation calls it with its current step
 GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck", "watch", "stream"})
 
 
 class Order(Generic[R_co]):
-    """`operation` is its name on the wire. `ends_itself`: on SIGTERM it ends what it has started and removes its files."""
+    """`operation` is its name on the wire. `ends_itself`: on SIGTERM the operation ends the processes that it started and
+    removes its files."""
 
     operation: ClassVar[str]
     reply: ClassVar[type[Any]]
@@ -75,7 +76,7 @@ class CeilingsOrder(Order[Rates]):
 
 @dataclass(frozen=True)
 class Member:
-    """One candidate of a batch: its source alone, under the symbol that it has in the batch."""
+    """One candidate of a batch: its own source, in which the symbol is the same as in the batch."""
 
     symbol: str
     source: str
@@ -83,24 +84,24 @@ class Member:
 
 @dataclass(frozen=True)
 class BuildOrder(Order[Built]):
-    """A source to compile. When a batch fails its `members` are built alone, so that only the culprits fail."""
+    """A source to compile. If a batch fails, its `members` are built one by one, so that only those with an error fail."""
 
     operation = "build"
     reply = Built
     source: str
     device: str                        # "cpu" | "cuda"
     cache: Path
-    symbols: tuple[str, ...] = ()      # that the library has to export
+    symbols: tuple[str, ...] = ()      # the symbols that the library must export
     arch: str = ""
     flags: tuple[str, ...] = ()
     sanitize: str = ""                 # "" | "address"
-    log: Path | None = None            # what the compiler says is added there
+    log: Path | None = None            # the file to which the compiler's output is appended
     members: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True)
 class ResourcesOrder(Order[Resources]):
-    """Ask nvcc what the kernels of a source take on these architectures."""
+    """Ask nvcc for the resources of the kernels of a source on these architectures."""
 
     operation = "resources"
     reply = Resources
@@ -124,8 +125,8 @@ class MachineCodeOrder(Order[MachineCode]):
 
 @dataclass(frozen=True)
 class JudgeOrder(Order[Judged]):
-    """Judge one candidate of a built library, whose SHA-256 is `digest` ("": not checked). `guards` (default: all): tests leave
-    out one to show what it catches."""
+    """Judge one candidate of a built library, whose SHA-256 is `digest` ("": not checked). `guards`: the tests of the judge
+    that are on (default: all). The test suite switches one off to show what it detects."""
 
     operation = "judge"
     reply = Judged
@@ -140,24 +141,24 @@ class JudgeOrder(Order[Judged]):
     time: bool = True
     cold_l2: bool = True
     guards: frozenset[str] = GUARDS
-    sanitize: bool = False             # no guard zones: a read beyond the end leaves the allocation and is seen
+    sanitize: bool = False             # no guard zones, so that AddressSanitizer detects a read beyond the end
     scratch: Path = Path(tempfile.gettempdir()) / "kernel-workbench-truth"
     floor_ms: float | None = None
     limit_s: float = 60.0
-    to_beat_ms: float | None = None    # timing ends early where it is clearly slower than this
+    to_beat_ms: float | None = None    # timing ends early if the candidate is clearly slower than this
     channels_last: bool = False        # the launcher takes activations that are channels_last in memory
 
 
 @dataclass(frozen=True)
 class ExplainOrder(Order[Explained]):
-    """Launch a candidate that was found wrong once more, and say where `tensor` is wrong. A kernel may fault on the smaller
-    sizes that are tried, so this is asked when the outcome is known."""
+    """Launch a wrong candidate once more, and find where `tensor` is wrong. The order is sent when the outcome is known,
+    because the kernel may fault on the smaller sizes that are tried."""
 
     operation = "explain"
     reply = Explained
     of: JudgeOrder
     tensor: str
-    inputs: str                        # the kind on which it was wrong
+    inputs: str                        # the kind of inputs for which the result was wrong
     shrink: bool = True                # look for the smallest case
 
 
@@ -174,20 +175,20 @@ class ProfileOrder(Order[Profiled]):
 
 @dataclass(frozen=True)
 class CompareOrder(Order[Compared]):
-    """Time a candidate in turns with a way of PyTorch's (a key of `pytorch_ways.WAYS`) or with another candidate."""
+    """Time a candidate alternately with a way of PyTorch (a key of `pytorch_ways.WAYS`) or with another candidate."""
 
     operation = "compare"
     reply = Compared
     ours: JudgeOrder
     theirs: JudgeOrder | str
-    effort: str = ""                   # "": that of `ours`
-    limit_s: float = 0.0               # 0: a third of that of `ours`
+    effort: str = ""                   # "": the same as that of `ours`
+    limit_s: float = 0.0               # 0: a third of the value of `ours`
 
 
 @dataclass(frozen=True)
 class BaselineOrder(Order[Baselines]):
-    """Measure PyTorch's own ways of some directions. After `search_s` seconds of a direction no further formulation of its
-    layer by other operators is begun; nn.ConvTranspose is measured all the same."""
+    """Measure PyTorch's ways of computing some directions. After `search_s` seconds in a direction no further formulation by
+    other operators is started. nn.ConvTranspose is always measured."""
 
     operation = "baseline"
     reply = Baselines
@@ -203,7 +204,7 @@ class BaselineOrder(Order[Baselines]):
 
 @dataclass(frozen=True)
 class CompileOrder(Order[Compiled]):
-    """Have torch.compile fill its cache on the disk for these ways of PyTorch's. Nothing is measured."""
+    """Compile these ways of PyTorch with torch.compile, which stores them in its cache on the disk. Nothing is measured."""
 
     operation = "compile"
     reply = Compiled
@@ -214,7 +215,8 @@ class CompileOrder(Order[Compiled]):
 
 @dataclass(frozen=True)
 class ModuleOrder(Order[ModuleJudged]):
-    """Run the text of an exported file and judge its class. `attribute`: where the class holds its layer, "" for itself."""
+    """Run the text of an exported file and judge its class. `attribute`: the attribute of the class that holds the layer; "" if
+    the class is the layer."""
 
     operation = "module"
     reply = ModuleJudged
@@ -230,7 +232,7 @@ class ModuleOrder(Order[ModuleJudged]):
 
     @property
     def emulate(self) -> bool:
-        """On the CPU its kernels run on the emulator."""
+        """Whether the kernels run on the emulator: true on the CPU."""
         return self.device == "cpu"
 
 
@@ -265,8 +267,8 @@ class InspectOrder(Order[Inspected]):
 
 @dataclass(frozen=True)
 class PatchOrder(Order[Patched]):
-    """Put kernels that were judged into a model, and compare it with the original. `text`: the file that does it. `calls`: path
-    of each layer that is patched -> the call on which it is timed."""
+    """Replace layers of a model by judged kernels, and compare the model with the original. `text`: the text of the file that
+    replaces them. `calls`: path of each replaced layer -> the call for which it is timed."""
 
     operation = "patch"
     reply = Patched

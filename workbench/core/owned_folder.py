@@ -1,4 +1,5 @@
-"""A folder that belongs to this process. An flock on it ends with the process, so others see that they may remove it."""
+"""A folder that belongs to this process. The process holds an flock on it. When the process has ended, other processes can take
+the lock, and may then remove the folder."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ from pathlib import Path
 
 
 def owned_folder(parent: Path, key: str, *, mode: int = 0o777) -> tuple[Path, int]:
-    """A new folder with an flock on it. The kernel drops the lock with the process, however that ends; unlike a
-    process id it is never reused, and holds across containers that share the cache."""
+    """A new folder with an flock on it. Linux releases the lock when the process ends in any way. Unlike a process id, a lock
+    is never reused, and it is visible in all containers that share the cache."""
     while True:
         folder = parent / f"{key}.{os.getpid()}.{secrets.token_hex(4)}"
         folder.mkdir(mode)
         try:
             lock = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:  # swept in the instant before it was locked
+        except FileNotFoundError:  # another process removed it before it was locked
             continue
-        with suppress(OSError):  # a file system without locks: then nothing is ever swept there
+        with suppress(OSError):  # a file system without locks: abandoned folders are not removed there
             fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return folder, lock
@@ -29,7 +30,7 @@ def owned_folder(parent: Path, key: str, *, mode: int = 0o777) -> tuple[Path, in
 
 
 def sweep(folders: Iterable[Path]) -> None:
-    """Remove those whose process is gone."""
+    """Remove the folders whose process has ended."""
     for folder in folders:
         with abandoned(folder) as nobodys:
             if nobodys:
@@ -38,7 +39,7 @@ def sweep(folders: Iterable[Path]) -> None:
 
 @contextmanager
 def abandoned(folder: Path) -> Iterator[bool]:
-    """Whether the process that made `folder` is gone; while the block runs nobody else takes it."""
+    """Whether the process that made `folder` has ended. While the block runs, no other process can take the folder."""
     try:
         probe = os.open(folder, os.O_RDONLY)
     except OSError:

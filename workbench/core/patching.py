@@ -11,9 +11,9 @@ from .errors import BadRequest
 from .layer import ConvTranspose, Workload
 from .typed import read, to_json
 
-FASTER_ONLY, RIGHT = "faster", "right"   # which layers are kept; RIGHT: emulated or not, no times asked
+FASTER_ONLY, RIGHT = "faster", "right"   # which layers stay replaced; RIGHT: all that have right kernels
 KEEP = (FASTER_ONLY, RIGHT)
-LIVE = "this:process"                    # the `model` of a source whose model is an object: no command makes it again
+LIVE = "this:process"                    # the `model` of a source that is a Python object, which no command can construct
 INFERENCE, TRAINING = "inference", "training step"
 MODEL_DTYPES = ("float32", "float16", "bfloat16")
 AUTOCAST_DTYPES = ("float16", "bfloat16")
@@ -21,14 +21,14 @@ AUTOCAST_DTYPES = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from and how it is run. `model`, `inputs`: `module:callable`; an empty `inputs` looks for the example
-    that the module or the model brings. Modules are looked for in `folder` first. Raises `BadRequest`."""
+    """Where a model comes from and how it is run. `model`, `inputs`: `module:callable`; with an empty `inputs` the example
+    inputs of the module or of the model are used. Modules are searched in `folder` first. Raises `BadRequest`."""
 
     model: str
     inputs: str = ""
     folder: Path = Path()
     device: str = "cpu"
-    dtype: str = ""                      # "": as the model comes
+    dtype: str = ""                      # "": the dtype that the model has
     autocast: str = ""                   # "": none
     train: bool = False
     seed: int = 0
@@ -45,7 +45,8 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class LayerCall:
-    """Calls of a layer with one kind of input. Under autocast it computes in another `dtype` than that of its input."""
+    """The calls of a layer with inputs of one shape and dtype. Under autocast `dtype` is the one in which the layer computes,
+    not that of its input."""
 
     shape: tuple[int, ...]
     input_dtype: str
@@ -55,15 +56,15 @@ class LayerCall:
     count: int
 
     def workload(self, layer: ConvTranspose) -> Workload:
-        """The same tensors as a workload. Raises `BadRequest` where there is none: an empty batch, say."""
+        """The workload with these tensors. Raises `BadRequest` if there is none, for example for an empty batch."""
         batched = len(self.shape) == layer.dims + 2
         return Workload(layer, self.shape[0] if batched else 1, self.shape[-layer.dims:], self.dtype, self.memory_format)
 
 
 @dataclass(frozen=True)
 class FoundLayer:
-    """One instance of nn.ConvTranspose. `paths`: each way that leads to it, from the model. `share`: of the step's time.
-    `why_not`: the sentence that says why it cannot be replaced; empty when it can."""
+    """One instance of nn.ConvTranspose. `paths`: each attribute path to it in the model. `share`: its share of the step's time.
+    `why_not`: the sentence that says why it cannot be replaced; empty if it can be."""
 
     paths: tuple[str, ...]
     layer: ConvTranspose
@@ -73,7 +74,7 @@ class FoundLayer:
 
     @property
     def name(self) -> str:
-        """All its paths, for a reader."""
+        """Its paths as one text."""
         return ", ".join(path or "the model itself" for path in self.paths)
 
     @property
@@ -84,7 +85,7 @@ class FoundLayer:
 
 @dataclass(frozen=True)
 class FunctionalCall:
-    """A call of F.conv_transpose outside of an nn.ConvTranspose. It cannot be replaced, because no module stands for it."""
+    """A call of F.conv_transpose outside of an nn.ConvTranspose. It cannot be replaced, because it is not a module."""
 
     function: str
     file: str
@@ -94,8 +95,8 @@ class FunctionalCall:
 
 @dataclass(frozen=True)
 class Inspected:
-    """What one step of the model showed. `device`: the name of the GPU or CPU. `step_ms`: the time of the step, with the clocks
-    that measure the layers' shares."""
+    """What was found in one step of the model. `device`: the name of the GPU or CPU. `step_ms`: the time of the step, including
+    the timers that measure the layers' shares."""
 
     name: str
     device: str
@@ -106,8 +107,8 @@ class Inspected:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Times in ms of the original and of the patched, sample i of both taken one after the other, with their verdict.
-    `ratio`: original / patched; above 1 the patched one is faster."""
+    """Times in ms of the original and of the patched model or layer, with their verdict. Sample i of one was taken directly
+    after sample i of the other. `ratio`: original / patched; above 1 the patched one is faster."""
 
     original_ms: float
     patched_ms: float
@@ -120,7 +121,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class TimedLayer:
-    """One instance, timed in the model's process on inputs of its own shapes. `kept`: its kernels stay in."""
+    """One instance, timed in the model's process on inputs of its own shapes. `kept`: whether the layer stays replaced."""
 
     path: str
     kept: bool
@@ -130,8 +131,9 @@ class TimedLayer:
 
 @dataclass(frozen=True)
 class Drift:
-    """Relative L2 distance, the largest over all outputs and over the gradients of all parameters. `tf32`: the same distance
-    between PyTorch's own float32 with TF32 on and off, where it was measured. None: there is nothing to compare."""
+    """How much the results of the patched model differ: the relative L2 distance, the largest of all outputs, and the largest
+    of the gradients of all parameters. `tf32`: the same distance between PyTorch's float32 with TF32 on and off, if it was
+    measured. None: there is nothing to compare."""
 
     outputs: float | None
     gradients: float | None
@@ -141,21 +143,21 @@ class Drift:
 
 @dataclass(frozen=True)
 class Patched:
-    """The whole model, before and after. `peak_bytes`: what one step takes at its peak on a GPU."""
+    """The whole model, before and after. `peak_bytes`: the largest GPU memory in use during one step."""
 
     layers: tuple[TimedLayer, ...]
     times: dict[str, Pairs] = field(default_factory=dict)
     drift: dict[str, Drift] = field(default_factory=dict)      # INFERENCE, TRAINING
     peak_bytes: dict[str, int] = field(default_factory=dict)   # "original", "patched"
-    undone: bool = False                                       # the step got slower: all was taken out again
+    undone: bool = False                                       # the step got slower, so no layer stays replaced
     flags: tuple[str, ...] = ()
-    differs: str = ""                                          # why its results are not the original's: all was taken out, too
+    differs: str = ""                                          # why its results differ too much; no layer stays replaced
 
 
 @dataclass(frozen=True)
 class PatchedLayer:
-    """One row of a report. `recipe`: direction -> variant and precision. `status`: what the judge said of the kernels, "" where
-    they were not judged. `verdict`: of the step asked for; empty where nothing was timed."""
+    """One row of a report. `recipe`: direction -> variant and precision. `status`: the judge's status of the kernels; "" if
+    they were not judged. `verdict`: that of the requested step; empty if nothing was timed."""
 
     found: FoundLayer
     kept: bool
@@ -168,7 +170,8 @@ class PatchedLayer:
 
 @dataclass(frozen=True)
 class PatchReport:
-    """What `patch` tells. `keep`: which layers were kept; `emulated`: no time of a kernel is in it."""
+    """The report of `patch`. `keep`: the rule by which layers stay replaced. `emulated`: the kernels ran on the emulator, so
+    the report has no times of them."""
 
     name: str
     source: ModelSource

@@ -7,13 +7,14 @@ import json
 import re
 from typing import Any
 
-# All controls but tab and newline; what is invisible or changes the direction; halves of characters, which no file can hold.
+# All control characters except tab and newline; invisible characters; those that change the reading direction; single
+# surrogates, which UTF-8 cannot encode.
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
                      "\ufff9-\ufffb\U000e0000-\U000e007f]")
 
 
 def plain(value: Any) -> Any:
-    """A text, or all texts within lists and dicts."""
+    """The text with these characters escaped; of lists and dicts, all texts in them."""
     if isinstance(value, str):
         return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), value.replace("\r\n", "\n"))
     if isinstance(value, dict):
@@ -24,6 +25,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_json(text: str) -> Any:
-    """What JSON says, all texts of it plain; most lines hold nothing that has to be. Raises ValueError."""
+    """The value of a JSON text, with all its texts escaped. Most lines need no escape, so they are tested first. Raises
+    ValueError."""
     data = json.loads(text)
     return plain(data) if "\\u" in text or _HIDDEN.search(text) else data

@@ -17,11 +17,11 @@ class Preset:
 
     `small` is for the emulator. If it would take too long with all channels, the small form has `small_channels`.
 
-    A KernelBench problem also says how its `Model` is built. `constructor`: the parameters of `Model.__init__`, in order; from
-    `stride` on each has PyTorch's default, but bias is False. `attribute`: where the `Model` holds its layer, so the parameter
-    is named `<attribute>.weight`. `ignored`: parameters that `Model` takes but does not use; a drop-in ignores them too.
-    `order_known` is False if the order was inferred from similar problems. A layer without a `constructor` is an
-    nn.ConvTranspose itself.
+    A KernelBench problem also says how its `Model` is built. `constructor`: the parameters of `Model.__init__`, in order. From
+    `stride` on they have PyTorch's defaults, except that bias is False. `attribute`: the attribute of `Model` that holds the
+    layer, so that the weight is named `<attribute>.weight`. `ignored`: parameters that `Model` takes but does not use; a
+    replacement must ignore them too. `order_known` is False if the order was inferred from similar problems. A layer without a
+    `constructor` is an nn.ConvTranspose itself.
     """
 
     name: str                               # as it is typed: kb74, models/sam-1
@@ -41,14 +41,14 @@ class Preset:
 
     @property
     def medium(self) -> tuple[int, tuple[int, ...]]:
-        """(batch, input_size): full with the batch halved until everything one trial holds stays below 6 GB."""
+        """(batch, input_size): the full size with its batch halved until all tensors of one trial take less than 6 GB."""
         batch = self.batch
         while trial_bytes(Workload(self.layer, batch, self.input_size)) >= MEDIUM_LIMIT_BYTES and batch > 1:
             batch = (batch + 1) // 2
         return batch, self.input_size
 
     def workload(self, size: str = "full", dtype: str = "float32", *, memory_format: str = "contiguous") -> Workload:
-        """The workload of that size; kernel, stride, padding, dilation and groups are the same in all."""
+        """The workload of that size. Kernel, stride, padding, dilation and groups are the same in all sizes."""
         if size not in SIZES:
             raise BadRequest(f"size {size!r} is not known; choose {', '.join(SIZES)}.", field="size")
         batch, spatial = {"full": lambda: (self.batch, self.input_size), "medium": lambda: self.medium,
@@ -56,7 +56,7 @@ class Preset:
         return Workload(self.layer_of(size), batch, spatial, dtype, memory_format, preset=f"{self.name}/{size}")
 
     def layer_of(self, size: str) -> ConvTranspose:
-        """The layer in that size: only a small form may have fewer channels."""
+        """The layer in that size. Only the small size may have fewer channels."""
         if size != "small" or self.small_channels is None:
             return self.layer
         return replace(self.layer, in_channels=self.small_channels[0], out_channels=self.small_channels[1])
@@ -81,7 +81,7 @@ class Preset:
 
 
 def trial_bytes(workload: Workload) -> int:
-    """Bytes of GPU memory one trial of all directions holds: each tensor, its gradient, and both in float64 as truth.
+    """Bytes of GPU memory that a trial of all directions needs: each tensor and its gradient, and both in float64 as the truth.
 
     Workspaces and what the allocator keeps are not counted.
     """

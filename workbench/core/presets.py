@@ -43,13 +43,13 @@ def parse_preset(text: str, *, default_size: str = "full") -> tuple[Preset, str]
 
 
 def problem_of(workload: Workload) -> Preset | None:
-    """The KernelBench problem whose `Model` has this workload, or None."""
+    """The KernelBench problem for which this is the workload of `Model`, or None."""
     chosen = parse_preset(workload.preset)[0] if workload.preset else None
     return chosen if chosen and chosen.constructor else None
 
 
 def called(workload: Workload) -> str:
-    """What a person calls it: `KernelBench #74 (small)`, or the layer as one writes it."""
+    """The name of a workload in texts: `KernelBench #74 (small)`, or the constructor call of the layer."""
     if not workload.preset:
         return str(workload.layer)
     chosen, size = parse_preset(workload.preset)
@@ -57,7 +57,7 @@ def called(workload: Workload) -> str:
 
 
 def default_size(device: str) -> str:
-    """The size of a preset without a size: the full one on a GPU, else the small one, because the emulator would take hours."""
+    """The size if a request names only the preset: full on a GPU, small on the emulator, where full would take hours."""
     return "small" if device == "cpu" else "full"
 
 

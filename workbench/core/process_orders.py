@@ -13,7 +13,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class ForkOrder:
-    """Be `python -u -m` these words, in that folder, with these variables and no others."""
+    """Fork a process that runs `python -u -m` with these words, in that folder, with only these environment variables."""
 
     words: tuple[str, ...]
     folder: str
@@ -31,7 +31,7 @@ class LauncherOrder:
 
 @dataclass(frozen=True)
 class WorkspaceAsked:
-    """How many bytes of workspace does the launcher want? `problem`: the members of `struct Problem`."""
+    """Ask how many bytes of workspace the launcher needs. `problem`: the members of `struct Problem`."""
 
     operation: ClassVar[str] = "workspace"
     problem: tuple[int, ...]
@@ -39,10 +39,11 @@ class WorkspaceAsked:
 
 @dataclass(frozen=True)
 class LaunchAsked:
-    """Launch. `offsets`: where in the shared memory of `size` bytes each tensor begins; None for one that is not there."""
+    """Launch. `offsets`: where each tensor begins in the shared memory of `size` bytes; None for a tensor that the launch does
+    not have."""
 
     operation: ClassVar[str] = "launch"
-    threads: str                       # their order; "" is the usual one
+    threads: str                       # the order in which blocks run; "" is the usual one
     environment: dict[str, str]
     problem: tuple[int, ...]
     offsets: tuple[int | None, ...]
@@ -51,7 +52,7 @@ class LaunchAsked:
 
 @dataclass(frozen=True)
 class ErrorAsked:
-    """What is the latest error of a launch? It is then forgotten."""
+    """Ask for the latest error of a launch. The answer clears it."""
 
     operation: ClassVar[str] = "last_error"
 

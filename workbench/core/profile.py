@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 
 from . import numbers
 
-BUSY = 60.0     # %: NVIDIA's own line; a unit above it limits the kernel, and where none is, latency does
+BUSY = 60.0     # %: NVIDIA's threshold. A unit above it limits the kernel; if no unit is above it, latency does
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(?P<reason>\w+?)_per_issue_active\.ratio\Z")
 _STALL_METRICS = r"regex:smsp__average_warps_issue_stalled_.*_per_issue_active\.ratio"
-_NO_STALL = ("selected",)               # the warp issues: it does not wait
-_LEAST_STALL = 0.1                      # of all waiting: less is not told
+_NO_STALL = ("selected",)               # the warp issues an instruction, so it is not a wait
+_LEAST_STALL = 0.1                      # share of all waiting; a smaller share is not mentioned
 _PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _TIMES = {"ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One row of the table. `unit`: "ns", "byte", "%" or a word; `ncu`: its name there; `help`: what it means."""
+    """One row of the table. `unit`: "ns", "byte", "%" or a word; `ncu`: the name in ncu; `help`: the meaning."""
 
     label: str
     unit: str
@@ -29,8 +29,8 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {
-    "duration": Metric("duration", "ns", "gpu__time_duration.sum", "Time of this kernel under ncu: with a cold L2, and with "
-                       "the clocks as they are. The time of the trial counts, not this one"),
+    "duration": Metric("duration", "ns", "gpu__time_duration.sum", "Time of this kernel under ncu, with a cold L2 and without "
+                                                                   "locked clocks. Compare the times of trials, not this one"),
     "dram_read": Metric("DRAM read", "byte", "dram__bytes_read.sum", "Bytes that the kernel read from the GPU's memory"),
     "dram_written": Metric("DRAM written", "byte", "dram__bytes_write.sum", "Bytes that the kernel wrote to the GPU's memory. "
                            "Bytes that are still in L2 when the kernel ends are not counted"),
@@ -39,37 +39,41 @@ METRICS: dict[str, Metric] = {
     "l2": Metric("L2, of peak", "%", "lts__throughput.avg.pct_of_peak_sustained_elapsed", "Share of the L2 cache's peak rate"),
     "l2_hits": Metric("L2 hits", "%", "lts__t_sector_hit_rate.pct", "Share of the requested sectors that L2 already held"),
     "l1": Metric("L1 and shared memory, of peak", "%", "l1tex__throughput.avg.pct_of_peak_sustained_active",
-                 "Share of the peak rate of the unit that serves L1 and shared memory, while it has work"),
+                 "Share of the peak rate of the unit of L1 and shared memory, in the cycles in which it has work"),
     "sm": Metric("SM, of peak", "%", "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-                 "How busy the busiest part of the multiprocessors is. Above 60 % arithmetic or issue limits the kernel"),
+                 "Utilization of the most used part of the multiprocessors. Above 60 %, arithmetic or instruction issue limits "
+                 "the kernel"),
     "tensor": Metric("tensor cores busy", "%", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-                     "Share of the cycles, while a multiprocessor has work, in which its tensor cores are busy"),
+                     "Share of the cycles with work on a multiprocessor in which its tensor cores are busy"),
     "occupancy": Metric("achieved occupancy", "%", "sm__warps_active.avg.pct_of_peak_sustained_active",
                         "Resident warps on average, as a share of the most that a multiprocessor can hold"),
     "eligible": Metric("eligible warps", "warps", "smsp__warps_eligible.avg.per_cycle_active",
-                       "Warps of a scheduler that could issue, on average. Below 1 the scheduler often has nothing to issue"),
+                       "Average number of warps per scheduler that are ready to issue. Below 1, the scheduler often has no "
+                       "warp that can issue"),
     "registers": Metric("registers", "per thread", "launch__registers_per_thread", "General registers of a thread"),
     "shared_static": Metric("static shared memory", "byte", "launch__shared_mem_per_block_static",
-                            "Shared memory of a block that the compiler laid out"),
+                            "Shared memory per block that the source declares with a fixed size"),
     "shared_dynamic": Metric("dynamic shared memory", "byte", "launch__shared_mem_per_block_dynamic",
-                             "Shared memory of a block that the launch asked for"),
+                             "Shared memory per block that the launch requests"),
     "conflicts": Metric("bank conflicts", "", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
-                        "Cycles that accesses to shared memory took because lanes of a warp met in one bank"),
+                        "Extra cycles of accesses to shared memory because lanes of a warp use the same bank"),
     "waves": Metric("waves", "per SM", "launch__waves_per_multiprocessor",
-                    "How often the blocks fill the GPU. A little above a whole number leaves it half empty at the end"),
+                    "The number of blocks divided by the number that run at the same time. Slightly above a whole number, the "
+                    "last wave leaves most of the GPU idle"),
 }
 ASKED = ",".join([*(metric.ncu for metric in METRICS.values()), _STALL_METRICS])   # for ncu's option --metrics
 _KEYS = {metric.ncu: key for key, metric in METRICS.items()} | {
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "dram"}
 STALLS = {   # what a warp waits for, after "mostly wait for"
     "barrier": "other warps at a barrier", "branch_resolving": "a branch", "dispatch_stall": "the dispatcher",
-    "drain": "their own last stores to finish", "gmma": "tensor products (wgmma)", "imc_miss": "constants", "lg_throttle":
+    "drain": "the completion of the warp's last stores", "gmma": "tensor products "
+                                                                 "(wgmma)", "imc_miss": "constants", "lg_throttle":
     "the queue of global and local memory", "long_scoreboard": "global or local memory", "math_pipe_throttle":
     "an arithmetic unit", "membar": "a memory fence", "mio_throttle": "the queue of shared memory", "misc": "other things",
     "no_instruction": "instructions to be fetched", "no_instructions": "instructions to be fetched",
     "not_selected": "their turn", "short_scoreboard": "shared memory", "sleeping": "the end of a sleep",
     "tex_throttle": "the texture queue", "wait": "an instruction of fixed latency"}
-STALL_HELP = "What warps wait for, as a share of all cycles in which they wait"
+STALL_HELP = "Share of all waiting cycles of warps that have this cause"
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class KernelCounters:
 
 @dataclass(frozen=True)
 class Profile:
-    """Kept with a trial: the kernels of one launch, the main one first."""
+    """The counters of the kernels of one launch, the main kernel first. They are kept with a trial."""
 
     kernels: tuple[KernelCounters, ...]
     at: str                              # ISO 8601, UTC
@@ -119,8 +123,8 @@ def shown(key: str, value: float | None) -> str:
 
 
 def rows(kernels: Sequence[KernelCounters | None]) -> list[tuple[str, str, list[str]]]:
-    """(label, help, a value for each) of what was counted for at least one of these, then of the three largest stalls of each.
-    None: nothing was counted."""
+    """Rows (label, help, a value for each kernel): first the metrics counted for at least one kernel, then the three largest
+    stalls of each. `kernels` has None for a kernel that was not counted."""
     found = [(metric.label, metric.help, [shown(key, k.values.get(key) if k else None) for k in kernels])
              for key, metric in METRICS.items() if any(k and key in k.values for k in kernels)]
     most = dict.fromkeys(reason for k in kernels if k for reason in list(k.stalls)[:3])
@@ -129,8 +133,8 @@ def rows(kernels: Sequence[KernelCounters | None]) -> list[tuple[str, str, list[
 
 
 def read_csv(text: str) -> list[KernelCounters]:
-    """The kernels, in the order of their launches, of what `ncu --csv` prints: a column for each metric (--page raw) or a row.
-    Lines of another kind are passed over. What is "n/a" is left out."""
+    """Read the output of `ncu --csv`, with a column (--page raw) or a row for each metric. Returns the kernels in the order of
+    their launches. Other lines are ignored, and values "n/a" are left out."""
     lines = text.splitlines()
     first = next((n for n, line in enumerate(lines) if line.startswith('"ID",')), None)
     if first is None:
@@ -174,7 +178,7 @@ def _kernel(row: dict[str, str], counted: dict[str, float]) -> KernelCounters:
 
 
 def _number(text: str, unit: str) -> float | None:
-    """The value in ns, bytes or its own unit; None for "n/a" and what else is no number."""
+    """The value in ns, bytes or its own unit; None if it is not a number, such as "n/a"."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:

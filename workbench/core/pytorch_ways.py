@@ -13,12 +13,13 @@ from math import prod
 from .layer import Workload
 from .precision import CLASSES_OF
 
-MOST_PRODUCTS = 10**13                 # of a dense product with groups: half a minute in fp32
+MOST_PRODUCTS = 10**13                 # limit for a layer with groups made dense: half a minute in fp32
 
 
 @dataclass(frozen=True)
 class Formulation:
-    """Other operators for the same layer, in all directions. `why_not`: "" for a layer that it serves, else the reason."""
+    """A way to compute the layer by other operators, in all directions. `why_not`: "" if it can compute the layer, else the
+    reason."""
 
     name: str
     computes: str
@@ -28,24 +29,25 @@ class Formulation:
 
 @dataclass(frozen=True)
 class Way:
-    """`kind` says how it is computed; `tf32` and `benchmark` are PyTorch's switches (None: as PyTorch stands)."""
+    """A way of PyTorch. `kind`: how it computes. `tf32` and `benchmark`: PyTorch's settings (None: PyTorch's default)."""
 
     name: str
     kind: str = "eager"
     tf32: bool | None = None
     benchmark: bool | None = None
-    drop_in: bool = True      # tensors come and go in the caller's memory format
+    drop_in: bool = True      # it takes and returns tensors in the caller's memory format
     replayed: bool = True     # timed as a CUDA graph of the call, so that PyTorch's host time is not counted
-    brief: bool = False       # sampled at length only where a short look says that it may be the fastest
+    brief: bool = False       # fully sampled only if a few samples show that it may be the fastest
 
     @property
     def formulation(self) -> bool:
-        """Whether other operators than nn.ConvTranspose's compute it: it counts against the strongest PyTorch alone."""
+        """Whether it is a formulation by other operators, or torch.compile max-autotune. It then counts only for the strongest
+        PyTorch."""
         return self.kind in FORMULATIONS or self.kind.startswith((COMPILED, AUTOTUNED))
 
     @property
     def compiled(self) -> bool:
-        """Whether torch.compile makes it, which takes seconds once and is kept on the disk."""
+        """Whether torch.compile makes it. The first compilation takes seconds; its result is kept on the disk."""
         return self.kind == "compiled" or self.kind.startswith((COMPILED, AUTOTUNED))
 
 
@@ -53,7 +55,7 @@ def _kernel_is_stride(workload: Workload) -> str:
     layer = workload.layer
     fits = all(k == s and (k == 1 or d == 1) for k, s, d in
                zip(layer.kernel_size, layer.stride, layer.dilation, strict=True))
-    return "" if fits else "Only where kernel = stride do the taps not overlap."
+    return "" if fits else "Taps overlap unless kernel = stride."
 
 
 def _strided(workload: Workload) -> str:
@@ -75,7 +77,7 @@ def _grouped(workload: Workload) -> str:
     if layer.groups == 1:
         return "The layer has no groups."
     products = workload.batch * prod(workload.input_size) * layer.in_channels * layer.out_channels * prod(layer.kernel_size)
-    return f"Dense, it would take {products:.0e} multiply-adds." if products > MOST_PRODUCTS else ""
+    return f"As a dense layer it would take {products:.0e} multiply-adds." if products > MOST_PRODUCTS else ""
 
 
 def _single(workload: Workload) -> str:
@@ -100,7 +102,8 @@ FORMULATIONS = {
     "dense": Formulation(
         "groups made dense", "nn.ConvTranspose with groups = 1 and a block-diagonal weight", "groups above 1", _grouped),
     "dense_shuffled": Formulation(
-        "groups made dense, convolution + pixel shuffle", "both of these", "groups above 1, stride above 1",
+        "groups made dense, convolution + pixel shuffle", "nn.ConvTranspose is made dense as above, then computed as "
+                                                          "convolution + pixel shuffle", "groups above 1, stride above 1",
         _all(_grouped, _strided)),
     "tf32x3": Formulation(
         "three TF32 convolutions", "each operand split into two TF32 numbers, three products of nn.ConvTranspose added",
@@ -112,14 +115,14 @@ FORMULATIONS = {
         "three TF32 matmuls + permute", "the same by matmul + permute", "float32, kernel = stride, dilation 1",
         _all(_single, _kernel_is_stride)),
 }
-COMPILED, AUTOTUNED = "compiled:", "max_autotune:"            # before the kind that torch.compile is given
-_FUSED = ("matmul_permute", "shuffled")                       # Inductor makes one pass of their shuffle, bias and cut
-_TUNED = ("eager", "flipped", "matmul_permute", "shuffled")   # it has templates for products and convolutions
+COMPILED, AUTOTUNED = "compiled:", "max_autotune:"            # the prefix of the kinds that torch.compile compiles
+_FUSED = ("matmul_permute", "shuffled")                       # Inductor fuses pixel shuffle, bias and cropping
+_TUNED = ("eager", "flipped", "matmul_permute", "shuffled")   # Inductor has templates for matrix products and convolutions
 _SPLIT = ("tf32x3", "tf32x3_flipped", "tf32x3_matmul_permute")
 
 
 def _formulated() -> dict[str, Way]:
-    """A formulation with TF32 on and off; the split ones are TF32 by their nature."""
+    """A formulation with TF32 on and off. Those with split operands always use TF32."""
     found = {}
     for kind, formulation in FORMULATIONS.items():
         found[kind] = Way(formulation.name, kind, tf32=True, benchmark=True, brief=True)
@@ -157,7 +160,8 @@ WAYS = {
     "compile_tf32_off": Way("torch.compile, TF32 off", "compiled", tf32=False, benchmark=True, brief=True),
     **_formulated(),
     **_compiled(),
-    # Of whole modules. There a process that never had cudnn.benchmark times the switches alone.
+    # The modes of whole modules. There the settings without cudnn.benchmark are timed in a process that never used
+    # cudnn.benchmark.
     "switched_tf32_on": Way("eager, TF32 on", tf32=True),
     "switched_tf32_off": Way("eager, TF32 off", tf32=False),
     "benchmark_tf32_off": Way("eager, TF32 off, cudnn.benchmark", tf32=False, benchmark=True),
@@ -167,7 +171,7 @@ WAYS = {
     "module_tf32_on": Way("nn.ConvTranspose, TF32 on", tf32=True),
     "module_tf32_off": Way("nn.ConvTranspose, TF32 off", tf32=False),
 }
-UNCONVERTED = ("channels_last", "channels_last_tf32_off")   # tensors lie so before the call and after it
+UNCONVERTED = ("channels_last", "channels_last_tf32_off")   # the tensors are channels_last before and after the call
 
 
 def module_ways(workload: Workload, device: str) -> list[str]:
@@ -177,16 +181,17 @@ def module_ways(workload: Workload, device: str) -> list[str]:
 
 def ladder(strength: str, workload: Workload, device: str, *, classes: Sequence[str] = CLASSES_OF["float32"],
            autotune: bool = False) -> list[str]:
-    """Keys of WAYS for "quick", "strong" or "default" (PyTorch as it stands, alone), in the order in which they are asked.
-    Ways that cannot be for this layer are left out, not reported missing. `classes`: what the candidates compute in.
-    At stride 1 a convolution with flipped weight belongs to both: it is drop-in, and often faster (H200, #74 forward).
+    """The keys of WAYS for "quick", "strong" or "default" (only PyTorch with its default settings), in the order in which they
+    are measured. Ways that cannot compute this layer are left out and not reported. `classes`: the precision classes of the
+    candidates. At stride 1 both "quick" and "strong" have the convolution with flipped weight, because it is drop-in and often
+    faster (H200, #74 forward).
 
-    Those with cudnn.benchmark come first: a process keeps the algorithm that cuDNN chose first for a problem (H200, torch
-    2.11, 3 x 7 taps in fp32: 7.50 ms when benchmark came first, 8.62 ms after the default), and the strong
-    one counts.
+    The ways with cudnn.benchmark come first, because a process keeps the algorithm that cuDNN chose first for a problem. The
+    faster algorithm is the fair opponent (H200, torch 2.11, 3 x 7 taps in fp32: 7.50 ms if benchmark is first, 8.62 ms after
+    the default).
 
-    Of a class of float32 the modes that `quick` has are asked in both, all else in its own: a formulation is not faster in
-    fp32 than in TF32.
+    For float32, the modes of "quick" are measured with TF32 on and off. The other ways are measured only in the classes of the
+    candidates, because a formulation is not faster in fp32 than in TF32.
     """
     if strength == "default":
         return ["default"]

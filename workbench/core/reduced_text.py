@@ -1,6 +1,5 @@
-"""Removes from CUDA texts what can never run: preprocessor branches that are decided, and declarations that nothing uses.
-
-What stays is letter for letter as it was, with its comments. The compiler makes the same program of it.
+"""Removes from CUDA texts what can never run: preprocessor branches whose condition is known to be false, and unused
+declarations. The rest stays unchanged, with its comments. The compiler makes the same program from it.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ _FUNCTION_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(", re.M)
 
 
 def without_branches(text: str, known: Mapping[str, bool]) -> str:
-    """Without the `#if` branches that are never taken if just these macros are defined, or are not; of others nothing is
-    known. A condition that is only partly decided loses that part."""
+    """The text without the `#if` branches that are never taken. `known`: macro -> whether it is defined; any other macro may be
+    defined or not. From a condition that is partly known, the known part is removed."""
     kept: list[str] = []
     levels: list[_Level] = []
     at = 0
@@ -45,8 +44,9 @@ def without_branches(text: str, known: Mapping[str, bool]) -> str:
 
 
 def settled(texts: Mapping[str, str], instance: str) -> dict[str, dict[int, bool]]:
-    """Text -> where an `if constexpr` stands in it -> its answer, if the precision and type of the kernel decide it. `texts`:
-    all of one kernel; `instance`: its `Layer` and `Tune`. A name has a value if all that is declared under it has that one."""
+    """Name of a text -> the place of an `if constexpr` in it -> the value of its condition, if the precision and type of the
+    kernel determine it. `texts`: all texts of one kernel. `instance`: its `Layer` and `Tune`. A name counts as known if all its
+    declarations have the same value."""
     codes = {name: [t for t in tokens_of(text) if t.kind != "comment"] for name, text in texts.items()}
     known = _Known(codes.values(), instance)
     return {name: {code[at].start: bool(found) for at in range(1, len(code) - 2) if code[at].text == "constexpr"
@@ -55,7 +55,7 @@ def settled(texts: Mapping[str, str], instance: str) -> dict[str, dict[int, bool
 
 
 def without_statements(text: str, answers: Mapping[int, bool]) -> str:
-    """Without the branches of `if constexpr` that these answers rule out."""
+    """The text without the branches of `if constexpr` that are never taken. `answers`: those of `settled`."""
     if not answers or not is_balanced(text):
         return text
     every = tokens_of(text)
@@ -69,11 +69,11 @@ def without_statements(text: str, answers: Mapping[int, bool]) -> str:
         end = _statement(code, body)
         other = _statement(code, end + 1) if end < len(code) and code[end].text == "else" else end
         if answers[token.start]:
-            if in_block or other == len(code) or code[other].text != "else":   # else that one would be this one's
+            if in_block or other == len(code) or code[other].text != "else":   # else the next `else` would be this one's
                 spans.append((code[end - 1].end, code[other - 1].end))
         elif other > end:
             spans.append((first.start, code[end + 1].start))
-        elif not in_block:       # the only statement of a loop or a condition: its end stays
+        elif not in_block:       # it is the only statement of a loop or a condition, which needs one: an empty statement stays
             spans.append((first.start, code[end - 1].start) if code[end - 1].text == ";" else
                          (first.start, code[body].start))
             if code[end - 1].text != ";":
@@ -85,8 +85,9 @@ def without_statements(text: str, answers: Mapping[int, bool]) -> str:
 
 
 def reduced(texts: Mapping[str, str], roots: Iterable[str], *, whole: Iterable[str] = ()) -> dict[str, str]:
-    """The texts, in the order in which they are joined, without the declarations that nothing reaches from `roots`, names that
-    the code behind them uses. Of the texts `whole`, and of those that are not understood, everything stays, and is a root."""
+    """The texts, in the order in which they are joined, without unused declarations. A declaration is used if it can be reached
+    from `roots`, the names that the code behind the texts uses. The texts `whole`, and texts that cannot be split, stay
+    complete, and all their names are roots too."""
     macros = {name for text in texts.values() for name in _FUNCTION_MACRO.findall(text)}
     pieces = {name: None if name in whole else pieces_of(text, frozenset(m for m in macros if m in text))
               for name, text in texts.items()}
@@ -106,7 +107,7 @@ def without_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
 
 
 def keeps(part: str, own: str, full: str) -> bool:
-    """Whether the code of `part` has all that `own` has, and nothing that `full` has not, in the same order."""
+    """Whether the code of `part` contains all of `own` and is contained in `full`, in the same order."""
     return _is_within(_code(own), _code(part)) and _is_within(_code(part), _code(full))
 
 
@@ -114,12 +115,12 @@ class _Level:
     """One `#if` with its branches, of which some are dropped."""
 
     def __init__(self) -> None:
-        self.open = False      # whether the branch at hand is kept
-        self.asked = False     # whether a condition is left
-        self.taken = False     # whether a branch is certain, so that no later one counts
+        self.open = False      # whether the current branch is kept
+        self.asked = False     # whether the output has an `#if` for it
+        self.taken = False     # whether an earlier branch is always taken, so that no later one is
 
     def line(self, line: str, word: str, condition: str, known: Mapping[str, bool]) -> str:
-        """What stands in the place of that line; empty where nothing does."""
+        """The line that replaces this directive; empty if none does."""
         if word == "endif":
             return line if self.asked else ""
         if self.taken:
@@ -137,7 +138,7 @@ class _Level:
 
 
 def _decided(condition: str, known: Mapping[str, bool]) -> bool | str:
-    """True, False, or the condition without what is known."""
+    """True, False, or the condition without the part that is known."""
     parts = _ASKS.findall(condition)
     place = 0
 
@@ -180,7 +181,7 @@ def _decided(condition: str, known: Mapping[str, bool]) -> bool | str:
 
 
 def _with_lines(text: str, start: int, end: int, comments: Sequence[Token]) -> tuple[int, int]:
-    """With the comment directly above and the one behind it, where nothing else stands in its lines."""
+    """The span, extended by the comment directly above and the one behind it, if its lines contain nothing else."""
     line, until = text.rfind("\n", 0, start) + 1, text.find("\n", end) + 1
     if text[line:start].strip() or text[end:until].split("//")[0].strip() or not until:
         return start, end
@@ -204,7 +205,7 @@ def _statement(code: Sequence[Token], at: int) -> int:
 
 
 class _Known:
-    """What the constants of a kernel's texts are, as far as its precision and its type decide them."""
+    """The values of the constants in a kernel's texts, as far as its precision and its type determine them."""
 
     _LEVELS = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/", "%"))
 
@@ -212,9 +213,9 @@ class _Known:
         codes = [*codes]
         self.precisions = set(re.findall(r"Precision::(\w+)", instance))
         self.bytes = {_BYTES.get(scalar) for scalar in re.findall(r"using scalar = (\w+);", instance)}
-        self.values: dict[str, int | None] = {}    # name -> what it is; what is not known is absent
+        self.values: dict[str, int | None] = {}    # name -> its value; unknown names are absent
         found: dict[str, list[tuple[Sequence[Token], Sequence[Token]]]] = {}
-        other = set(words(instance))   # a tunable is another value in another config
+        other = set(words(instance))   # tunables are not used, because another config has other values
         for code in codes:
             declared = set()
             for at, token in enumerate(code):
@@ -238,7 +239,7 @@ class _Known:
         return name in self.values
 
     def value(self, words: Sequence[Token], code: Sequence[Token]) -> int | None:
-        """Of an expression; None where it is not known."""
+        """The value of an expression; None if it is not known."""
         self._words, self._at, self._code = words, 0, code
         try:
             found = self._choice()
@@ -312,7 +313,7 @@ class _Known:
         return self.values.get(path[-1])
 
     def _size(self, named: Sequence[Token]) -> int | None:
-        """Of the layer's own type, if it is that; a template's parameter may be any."""
+        """The size of the layer's type. None for another type, because a template parameter may be any type."""
         last = named[-1].text
         own = last == "scalar" or (last == "Scalar" and not any(
             t.text == "Scalar" and self._code[at - 1].text in ("class", "typename") for at, t in enumerate(self._code) if at))
@@ -330,7 +331,7 @@ def _copies(value: Sequence[Token], name: str) -> bool:
 
 
 def _constants(code: Sequence[Token], at: int) -> Iterator[tuple[str, int, Sequence[Token]]]:
-    """(name, its place, its value) of the constants of that declaration; none for a function's."""
+    """(name, its place, its value) of the constants in that declaration, but not of those in a function."""
     place = begin = at + 1
     name_at = 0
     while place < len(code):
@@ -346,7 +347,7 @@ def _constants(code: Sequence[Token], at: int) -> Iterator[tuple[str, int, Seque
 
 
 class _Used:
-    """The names in use, and the pieces that are."""
+    """The names and the pieces that are in use."""
 
     def __init__(self, roots: Iterable[str]) -> None:
         self.names, self.prefixes = set(roots), set[str]()
@@ -408,7 +409,7 @@ def _unused(text: str, pieces: Sequence[Piece], used: _Used) -> Iterator[tuple[i
 
 
 def _comments_of_nothing(text: str, pieces: Sequence[Piece], used: _Used) -> Iterator[tuple[int, int]]:
-    """Comments that stand alone, before declarations of which none is left."""
+    """Comments that stand alone before declarations that were all removed."""
     alone = [m.span() for m in re.finditer(r"(?<=\n\n)(?://[^\n]*\n)+(?=\n)", text)]
     for (start, end), following in zip(alone, [s for s, _ in (*alone, (len(text), 0))][1:], strict=True):
         about = [p for p in pieces if end <= p.start < following and p.kind not in ("directive", "undef")]
@@ -417,7 +418,7 @@ def _comments_of_nothing(text: str, pieces: Sequence[Piece], used: _Used) -> Ite
 
 
 def _code(text: str) -> list[str]:
-    """What the compiler reads; of a directive the words, and without those that only say where a line stands."""
+    """The code that the compiler reads. A directive is reduced to its words; `#line` directives are left out."""
     return [word for t in tokens_of(text) if t.kind != "comment" for word in (
         t.text.split("//")[0].replace("\\\n", " ").split() if t.kind == "directive" else [t.text])]
 

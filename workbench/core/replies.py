@@ -1,7 +1,7 @@
 """The replies of a worker: events while it works, then one frozen dataclass for its operation, or a `Failure`.
 
-`orders` says which operation answers with which. What `Detail` holds under `shown` is written into a session as it is; all
-else is read by name.
+`orders` says which operation answers with which reply. The values in `Detail.shown` are written into a session unchanged; code
+reads all other fields by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .wrong_values import WrongValues
 
 @dataclass(frozen=True)
 class Event:
-    """Sent while the work goes on: what is being done. `so_far`: all that a check knows now, where that has changed."""
+    """Sent during the work: the current step. `so_far`: the results of a check up to now, if they have changed."""
 
     phase: str
     text: str
@@ -29,7 +29,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Failure:
-    """The operation raised. `machine`: the disk or another part of the machine refused."""
+    """The operation raised an exception. `machine`: the cause is the disk or another part of the machine."""
 
     type: str
     message: str
@@ -51,7 +51,8 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Device:
-    """What "cpu" or "cuda:N" is. Bytes are of the device's own memory; the emulator has the `sm` that it emulates."""
+    """The device behind "cpu" or "cuda:N". Bytes are those of the device's memory. `sm` of the emulator is the one that it
+    emulates."""
 
     kind: str        # "cpu" | "cuda"
     index: int
@@ -69,13 +70,13 @@ class Device:
 
     @property
     def recorded(self) -> TrialDevice:
-        """What a trial keeps of it."""
+        """The part that a trial keeps."""
         return TrialDevice(self.kind, self.index, self.name, self.arch, self.sm, self.key)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a GPU was measured to read, write, copy and multiply."""
+    """The measured rates of a GPU for reading, writing, copying and multiplying."""
 
     name: str
     uuid: str
@@ -88,7 +89,7 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a piece of work ended. An empty `advice` leaves it to the status."""
+    """How a piece of work ended. With an empty `advice`, the advice of the status is shown."""
 
     status: Status
     headline: str
@@ -98,7 +99,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources(Outcome):
-    """What nvcc says of a source."""
+    """What nvcc reports about a source: the resources of its kernels."""
 
     resources: Kernels = field(default_factory=dict)
     cached: bool = False
@@ -108,8 +109,8 @@ class Resources(Outcome):
 
 @dataclass(frozen=True, kw_only=True)
 class MachineCode(Outcome):
-    """PTX and SASS as text, and the registers in use beside SASS. Without nvdisasm `sass` is "" and `headline` says so.
-    `names`: mangled name of each kernel -> short one."""
+    """PTX and SASS as text, and SASS with the number of registers in use. Without nvdisasm `sass` is "" and `headline` says so.
+    `names`: mangled name of each kernel -> short name."""
 
     ptx: str = ""
     sass: str = ""
@@ -119,7 +120,7 @@ class MachineCode(Outcome):
 
 @dataclass(frozen=True, kw_only=True)
 class Built(Outcome):
-    """A library and its SHA-256, or why there is none. `members`: of a batch, each member's own by its symbol."""
+    """A library and its SHA-256, or why there is none. `members`: of a batch, the `Built` of each member, by its symbol."""
 
     library: str = ""
     digest: str = ""
@@ -133,7 +134,7 @@ class Built(Outcome):
 
     @property
     def recorded(self) -> TrialBuild | None:
-        """What a trial keeps of the build; nothing where no compiler was reached."""
+        """The part that a trial keeps; empty if no compiler was started."""
         return TrialBuild(self.seconds, self.cached, self.compiler) if self.compiler else None
 
 
@@ -142,7 +143,7 @@ class Judged(Outcome):
     """One candidate's trial. `restart`: the CUDA context is lost, and the process ends after this reply."""
 
     errors: dict[str, Errors] = field(default_factory=dict)   # result -> errors
-    where: WrongValues | None = None                          # asked later, by an order of its own
+    where: WrongValues | None = None                          # filled in later, from the reply to an `ExplainOrder`
     kernel_ms: Timing | None = None
     samples: tuple[float, ...] = ()
     memory: dict[str, int] = field(default_factory=dict)
@@ -152,7 +153,7 @@ class Judged(Outcome):
 
 @dataclass(frozen=True)
 class Explained:
-    """Where a wrong result is wrong; None where a second launch was right or did not end well. `restart`: as of `Judged`."""
+    """Where a result is wrong; None if the second launch was right or failed. `restart`: as in `Judged`."""
 
     values: WrongValues | None = None
     restart: bool = False
@@ -169,7 +170,7 @@ class Profiled:
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline(Outcome):
-    """One way of PyTorch's, measured, or why it was not."""
+    """The measurement of one way of PyTorch, or why it was not measured."""
 
     name: str
     direction: str
@@ -199,7 +200,7 @@ class Compared(Outcome):
 
 @dataclass(frozen=True)
 class ModuleTimes:
-    """Of one contestant: direction -> times. `name`: "" is the module itself."""
+    """The times of one contestant, by direction. `name`: "" for the module itself."""
 
     name: str
     precision: str
@@ -222,7 +223,7 @@ class ModuleJudged(Outcome):
 
 @dataclass(frozen=True)
 class WayAlone:
-    """One of PyTorch's ways, timed when nothing of the file was left. Samples in ms."""
+    """One way of PyTorch, timed after the file's process had ended. Samples in ms."""
 
     key: str
     name: str
@@ -232,9 +233,9 @@ class WayAlone:
 
 @dataclass(frozen=True)
 class WayTimes(WayAlone):
-    """The same, in turns with the file: sample i of all of them was taken in one turn. `bounds`, on the CPU: of each sample the
-    least and the most that it can have been without others on the cores. `why_not`: why it is none to beat, where it is not
-    `drop_in`."""
+    """One way of PyTorch, timed alternately with the file: sample i of all contestants was taken in the same turn. `bounds`, on
+    the CPU: the least and the greatest time that each sample can have without other processes on the cores. `why_not`: why the
+    file is not compared with it, if it is not `drop_in`."""
 
     timing: Timing
     bounds: tuple[tuple[float, ...], ...]
@@ -246,7 +247,7 @@ class WayTimes(WayAlone):
 
 @dataclass(frozen=True)
 class OneByOne:
-    """Samples in ms of the file and of the way to beat, in batches of one call."""
+    """Samples in ms of the file and of the way that it is compared with, in batches of one call."""
 
     ours: tuple[float, ...]
     theirs: tuple[float, ...]
@@ -254,9 +255,9 @@ class OneByOne:
 
 @dataclass(frozen=True)
 class CheckTimes:
-    """One direction of a foreign module, in turns with PyTorch's ways. `throttled`: turns in which the GPU held its clocks
-    down; `starved`: ways that had no memory; `empty_ms`: what request, input and copy take of a call; `doubted`: the ways that
-    were asked again, because the file seemed to win; `alone` and `singly` are their answers."""
+    """One direction of a foreign module, timed alternately with PyTorch's ways. `throttled`: turns in which the GPU lowered its
+    clocks. `starved`: ways that had not enough memory. `empty_ms`: the time of request, input and copy in a call. `doubted`:
+    ways that were timed again, because the file was faster; `alone` and `singly` hold these times."""
 
     ours: Timing
     samples: tuple[float, ...]
@@ -276,8 +277,8 @@ class CheckTimes:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the judge of a foreign module found. `gpu` and `workload` say what the floor of the times is. `declared`: the
-    precision in which it was judged because the file declares it, where the reference is more exact."""
+    """What the judge of a foreign module found. `gpu` and `workload` determine the floor of the times. `declared`: the
+    precision that the file declares and in which it was judged, if the reference is more exact; else ""."""
 
     questions: tuple[Question, ...]
     confined: Confinement

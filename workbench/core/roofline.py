@@ -1,4 +1,4 @@
-"""The floor of a direction: the time for its bytes or for its FLOPs at the GPU's rates, whichever is longer."""
+"""The floor of a direction: the longer of the time for its bytes and the time for its FLOPs, at the GPU's rates."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Floor:
-    """The least time of a direction, in ms, and what sets it: "bytes" or "compute"."""
+    """The least time of a direction in ms. `limit`: what determines it, "bytes" or "compute"."""
 
     ms: float
     limit: str
     bytes_ms: float
     compute_ms: float
-    predicted: bool  # True when any rate that entered was not measured
+    predicted: bool  # true if a rate used for it was not measured
 
 
 def floor(workload: Workload, direction: str, precision: str, ceilings: Ceilings | None) -> Floor | None:
-    """The floor on that GPU; None without ceilings (the emulator, or a GPU nobody has measured).
-
-    Raises `BadRequest` for a precision the ceilings do not know.
+    """The floor on that GPU; None without ceilings (on the emulator, or on a GPU whose rates are unknown). Raises `BadRequest`
+    for a precision that the ceilings do not have.
     """
     if ceilings is None:
         return None
@@ -58,9 +57,8 @@ def floor(workload: Workload, direction: str, precision: str, ceilings: Ceilings
 
 
 def memory_seconds(traffic: Traffic, ceilings: Ceilings) -> float:
-    """As many bytes are read as written: these take the copy rate. The rest takes the rate of reading or of writing.
-
-    So pure reading, pure writing and copying take exactly the measured times.
+    """The time for the bytes read and written. The copy rate holds for equal amounts of both, and the rate of reading or of
+    writing for the rest. So pure reading, pure writing and copying take exactly the measured times.
     """
     both = min(traffic.read_bytes, traffic.written_bytes)
     return (2 * both / ceilings.copy_bytes_per_s + (traffic.read_bytes - both) / ceilings.read_bytes_per_s
@@ -68,7 +66,7 @@ def memory_seconds(traffic: Traffic, ceilings: Ceilings) -> float:
 
 
 def ceilings_of(gpu_name: str) -> Ceilings | None:
-    """Ceilings by the name the driver gives, the longest known name within it; None when none is known."""
+    """The ceilings for a GPU's name from the driver: those of the longest known name that it contains, or None."""
     known = [c for c in CEILINGS if all(word in gpu_name.lower().replace("-", " ").split()
                                         for word in c.name.lower().replace("-", " ").split())]
     return max(known, key=lambda c: len(c.name), default=None)
@@ -88,9 +86,9 @@ def _from_data_sheet(name: str, bytes_per_s: float, l2_bytes: int, rates: Mappin
 
 
 _MIB = 2**20
-# H200 measured: copy of large tensors 4.26 TB/s (read + write), fill 4.65 TB/s, matmul 51 (fp32) and 405 (TF32)
-# TFLOP/s; torch 2.11, CUDA 13.0. Reading alone was not measured and takes the copy rate; fp16, bf16 and fp64 are
-# NVIDIA's data sheet (dense). The others: NVIDIA's data sheets, fp64 on the tensor cores.
+# H200 measured: copy of large tensors 4.26 TB/s (read + write), fill 4.65 TB/s, matmul 51 (fp32) and 405 (TF32) TFLOP/s; torch
+# 2.11, CUDA 13.0. Reading alone was not measured; it has the copy rate. fp16, bf16 and fp64 are from NVIDIA's data sheet
+# (dense). The rates of the other GPUs are from NVIDIA's data sheets; fp64 is that of the tensor cores.
 CEILINGS: tuple[Ceilings, ...] = (
     Ceilings("H200", 4.26e12, 4.65e12, 4.26e12, _rates(51, 405, 989, 67), 50 * _MIB,
              frozenset({"read", "fp16", "bf16", "fp64"})),

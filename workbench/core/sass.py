@@ -26,13 +26,14 @@ _MEMORY = ("LDS", "LDSM", "STS", "LDG", "STG", "LDL", "STL", "LD", "ST", "LDGSTS
            "ATOM", "ATOMG", "ATOMS")
 _WAITS = ("BAR", "SYNCS", "WARPGROUP", "DEPBAR", "LDGDEPBAR", "WARPSYNC", "MEMBAR")
 _WIDTHS = ("128", "64")
-_NONE = 7  # of the six barriers: none
+_NONE = 7  # the value for none of the six barriers
 
 
 @dataclass(frozen=True)
 class Control:
-    """The control code of an instruction. `stall`: cycles before the next instruction. `yields`: another warp may go first.
-    `write_barrier`, `read_barrier`: set until the result is written or the operands are read. `waits`: those it waits for."""
+    """The control code of an instruction. `stall`: cycles before the next instruction. `yields`: the scheduler may switch to
+    another warp. `write_barrier`, `read_barrier`: the barrier that is set until the result is written, or until the operands
+    are read. `waits`: the barriers that it waits for."""
 
     stall: int
     yields: bool
@@ -51,7 +52,8 @@ class Control:
 
 @dataclass(frozen=True)
 class Instruction:
-    """`live`: general registers in use there, None where nobody asked. `target`: the address that a branch may go to."""
+    """One instruction. `live`: the number of general registers in use there; None if that was not read. `target`: the address
+    to which a branch may jump."""
 
     address: int
     text: str
@@ -64,7 +66,8 @@ class Instruction:
 
     @property
     def kind(self) -> str:
-        """What it is counted as: a product with its shape and types, a load or store with its width; "" for the rest."""
+        """The name under which it is counted: a product with its shape and types, or a load or store with its width; "" for
+        other instructions."""
         base, *rest = self.opcode.split(".")
         if base in _TENSOR:
             return self.opcode
@@ -75,7 +78,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Loop:
-    """From the target of a branch backwards to that branch. `own`: its instructions without those of loops inside it."""
+    """The instructions from the target of a backward branch to that branch. `own`: those that are not in an inner loop."""
 
     first: int
     last: int
@@ -88,14 +91,14 @@ class Loop:
 
     @property
     def products(self) -> int:
-        """Tensor products; where there is none, multiply-adds."""
+        """The number of tensor-core products; without them, of multiply-adds."""
         counts = self.counts
         tensor = sum(n for kind, n in counts.items() if kind.startswith(_TENSOR))
         return tensor or sum(n for kind, n in counts.items() if kind.startswith(_PRODUCTS))
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The file that most of its instructions are from, and the lines of it."""
+        """The file of most of its instructions, and the first and last line there."""
         files = Counter(i.file for i in self.own if i.file)
         if not files:
             return "", 0, 0
@@ -114,12 +117,13 @@ class Kernel:
 
     @property
     def most_live(self) -> Instruction | None:
-        """Where the most registers are in use; None where nobody asked."""
+        """The instruction with the most registers in use; None if they were not read."""
         return max((i for i in self.code if i.live is not None), key=lambda i: i.live or 0, default=None)
 
     @property
     def main_loop(self) -> Loop | None:
-        """The one with the most tensor products, else multiply-adds; of two, the inner one. None without a loop."""
+        """The loop with the most tensor-core products, else with the most multiply-adds. Of loops with equally many, the inner
+        one. None without a loop."""
         return max(self.loops, key=lambda x: (any(k.startswith(_TENSOR) for k in x.counts), x.products, x.depth, len(x.own)),
                    default=None)
 
@@ -165,8 +169,8 @@ def read(text: str, live: str = "") -> list[Kernel]:
 
 
 def ptx_lines(ptx: str, mangled: str) -> list[tuple[str, str]]:
-    """(text, "file:line" of its source or "") of each line of a kernel's PTX, or of all of it for "". Lines that only name a
-    place are left out."""
+    """(text, "file:line" of its source or "") of each line of a kernel's PTX; for the kernel "", of the whole PTX. Lines that
+    only name a place are left out."""
     files = {number: name for number, name in _PTX_FILE.findall(ptx)}
     one = re.search(rf"(?:\.visible|\.weak)?\s*\.entry\s+{re.escape(mangled)}\b.*?^\}}", ptx, re.S | re.M) if mangled else None
     found, place = [], ""
@@ -188,7 +192,8 @@ def control(high: int) -> Control:
 
 
 def sentence(kernel: Kernel) -> str:
-    """A static reading of the main loop: what it issues a turn, how often it loads for its products, and what it lacks."""
+    """A static analysis of the main loop: what it issues in one iteration, how many loads there are for each product, and
+    whether it uses local memory."""
     loop = kernel.main_loop
     spills = sum(i.kind in ("LDL", "STL") or i.kind.startswith(("LDL.", "STL.")) for i in kernel.code)
     local = "no local memory" if not spills else f"{spills} access{'es' if spills > 1 else ''} to local memory in the kernel"
@@ -205,8 +210,8 @@ def sentence(kernel: Kernel) -> str:
 
 
 def differences(a: Kernel, b: Kernel) -> list[tuple[str, str, int, int]]:
-    """(loop, kind, count in A, count in B) of what differs: loops are matched from the one with the most products, then what
-    stands outside of loops."""
+    """(loop, kind, count in A, count in B) of each difference. Loops are sorted by their products and compared pair by pair;
+    then the code outside of loops is compared."""
     rows: list[tuple[str, str, int, int]] = []
     ours, theirs = _ranked(a), _ranked(b)
     for number in range(max(len(ours), len(theirs))):
@@ -216,7 +221,8 @@ def differences(a: Kernel, b: Kernel) -> list[tuple[str, str, int, int]]:
 
 
 def loop_rows(kernel: Kernel) -> list[tuple[str, ...]]:
-    """(loop, from file and lines, instructions, what they are) of each loop, the one with the most products first."""
+    """(number, depth, file and lines, number of instructions, their kinds) of each loop, the one with the most products first.
+    """
     found: list[tuple[str, ...]] = []
     for number, loop in enumerate(_ranked(kernel), 1):
         file, first, last = loop.place
@@ -241,7 +247,8 @@ def _differing(name: str, ours: Sequence[Instruction], theirs: Sequence[Instruct
 
 
 def _loops(code: Sequence[Instruction]) -> tuple[Loop, ...]:
-    """Branches backwards; those to one target are one loop, up to the last of them. A branch to itself ends a kernel."""
+    """The loops, found by their backward branches. Several branches to one target are one loop, which ends at the last of them.
+    A branch to itself is the end of a kernel, not a loop."""
     ends: dict[int, int] = {}
     for i in code:
         if i.target is not None and i.target < i.address:
@@ -261,7 +268,7 @@ def _aimed(i: Instruction, target: int | None) -> Instruction:
 
 
 def _listed(counts: Counter[str]) -> str:
-    """ "96 HMMA.1688.F32.TF32, 24 LDS.128": products first, then the rest by number."""
+    """"96 HMMA.1688.F32.TF32, 24 LDS.128": products first, then the others, the most frequent first."""
     order = sorted(counts.items(), key=lambda pair: (not pair[0].startswith(_PRODUCTS), -pair[1], pair[0]))
     return ", ".join(f"{n} {kind}" for kind, n in order[:6]) or "no product, load or store"
 

@@ -1,4 +1,5 @@
-"""seccomp: a Linux process gives up system calls forever, for itself and all it starts. A refused call fails with EPERM.
+"""seccomp: a Linux process permanently gives up system calls, for itself and for every process that it starts. A refused call
+fails with EPERM.
 
 The filter is a program of 8-byte instructions (https://docs.kernel.org/userspace-api/seccomp_filter.html). Numbers of system
 calls differ between machines; where they are not known here, `problem` says so.
@@ -17,9 +18,9 @@ from collections.abc import Iterable
 
 _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 21, 22, 38, 2
 _LOAD, _MASK, _SAME, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _MACHINE, _ARGUMENT = 0, 4, 16                  # places in what the filter reads
+_NUMBER, _MACHINE, _ARGUMENT = 0, 4, 16                  # offsets in the data that the filter reads
 _ALLOW, _REFUSE, _NOT_THERE = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
-_X32 = 0x40000000                                        # the same machine's third set of calls
+_X32 = 0x40000000                                        # the bit of x32 system calls on x86-64
 _CLONE_THREAD = 0x00010000
 _MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # name -> number on x86-64 and on aarch64; None: there is no such call
@@ -35,27 +36,28 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "request_key": (249, 218), "keyctl": (250, 219), "kexec_load": (246, 104), "init_module": (175, 105),
     "finit_module": (313, 273), "open_by_handle_at": (304, 265), "swapon": (167, 224), "acct": (163, 89),
     "quotactl": (179, 60)}
-# What neither a module nor a launcher needs: the other processes, the machine, and what stays after the process.
+# Calls that no module and no launcher needs. They act on other processes, on the machine, or last longer than the process.
 TO_OTHERS = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "io_uring_setup", "shmget", "msgget", "semget",
              "mq_open", "mount", "umount2", "open_tree", "move_mount", "fsopen", "pivot_root", "chroot", "unshare", "setns",
              "bpf", "mknod", "mknodat", "perf_event_open", "userfaultfd", "add_key", "request_key", "keyctl", "kexec_load",
              "init_module", "finit_module", "open_by_handle_at", "swapon", "acct", "quotactl")
-# What starts a process; `clone` of a thread stays. C libraries use `clone` where there is no `clone3`.
+# Calls that start a process. `clone` for a thread stays allowed. C libraries use `clone` if there is no `clone3`.
 STARTS = ("fork", "vfork", "clone", "clone3", "execve", "execveat")
 SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def problem() -> str:
-    """"" where a filter can be used, else why not."""
+    """"" if a filter can be used, else the reason."""
     if platform.system() != "Linux" or platform.machine() not in _MACHINES or sys.maxsize < 1 << 32:
         return f"the system calls of {platform.system()} on {platform.machine()} are not known here"
     return "" if _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0 else "this kernel has no seccomp"
 
 
 def program(calls: Iterable[str], *, families: Iterable[int] | None = None) -> bytes:
-    """A filter that refuses these calls; `mknod` only for devices. `families`: kinds of `socket` that are refused, None: all.
-    Of the signals, those to the own process stay, as `abort` needs them: the filter is for the process that makes it."""
+    """A filter that refuses these calls, `mknod` only for devices. `families`: the address families for which `socket` is
+    refused; None: all. Signals to the own process stay allowed, because `abort` needs them; so the filter fits only the process
+    that makes it."""
     machine = platform.machine()
     column = list(_MACHINES).index(machine)
     code: list[tuple[int, int, int, int]] = [
@@ -89,7 +91,7 @@ def program(calls: Iterable[str], *, families: Iterable[int] | None = None) -> b
 
 
 def restrict(filter_program: bytes) -> None:
-    """Hold this thread and all it starts. Raises OSError."""
+    """Apply the filter to this thread and all that it starts. Raises OSError."""
     count = len(filter_program) // 8
     kept = ctypes.create_string_buffer(filter_program, len(filter_program))
 

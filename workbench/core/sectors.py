@@ -1,8 +1,9 @@
-"""How many 32-byte sectors hold chosen elements of a row-major tensor. The count is exact; no element is walked over.
+"""Counts the 32-byte sectors that hold chosen elements of a row-major tensor. The count is exact, but the code does not loop
+over elements.
 
-A part is chosen axis by axis (`Axis`: which indices count). Its footprint is put together from blocks: one block has,
-for each alignment of its first element, how many sectors it touches and whether it touches its first and last one;
-joining two blocks counts a sector that both touch once; repeating a block is joining it with itself, by doubling.
+For each axis the chosen indices are given (`Axis`). The count is combined from blocks. For each alignment of its first element,
+a block knows how many sectors it touches, and whether it touches the first and the last sector of its span. When two blocks are
+joined, a sector that both touch counts once. A block is repeated by joining it with itself, in steps of doubling.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _Footprint = tuple[int, bool, bool, int]
 
 @dataclass(frozen=True)
 class Axis:
-    """Chosen indices of one axis, as pieces in order: (period, chosen runs within a period, repeats)."""
+    """The chosen indices of one axis, as consecutive pieces: (period, chosen runs within a period, number of periods)."""
 
     size: int
     hits: int
@@ -41,11 +42,11 @@ def runs_axis(size: int, runs: Iterable[tuple[int, int]]) -> Axis:
 
 
 def strided_axis(size: int, stride: int, runs: Mapping[int, Iterable[tuple[int, int]]]) -> Axis:
-    """Indices residue + stride * m, for m in the union of half-open runs given per residue; all lie within the axis."""
+    """The indices residue + stride * m. `runs`: for each residue, half-open runs of m. All indices lie within the axis."""
     classes = {r: merged for r in sorted(runs) if (merged := _merged(runs[r]))}
     if stride == 1:
         return runs_axis(size, classes.get(0, []))
-    # Which residues are live between two edges is a bit mask; a 0 bit parts residues that are not neighbours.
+    # A bit mask says which residues are chosen between two edges. Between residues that are not consecutive there is a 0 bit.
     bit: dict[int, int] = {}
     residue: dict[int, int] = {}
     for r in classes:
@@ -79,7 +80,8 @@ def strided_axis(size: int, stride: int, runs: Mapping[int, Iterable[tuple[int, 
 
 
 def sector_count(axes: Sequence[Axis], elements_per_sector: int) -> int:
-    """Sectors that hold at least one chosen element of a tensor with these axes, outermost first, base aligned."""
+    """The number of sectors with at least one chosen element. The axes are given from the outermost; the tensor begins at a
+    sector."""
     if not all(a.hits for a in axes):
         return 0
     at = len(axes)
@@ -98,7 +100,7 @@ def sector_count(axes: Sequence[Axis], elements_per_sector: int) -> int:
 
 
 class _Block:
-    """A stretch of the tensor. `at(alignment)` is its footprint when it starts that many elements into a sector."""
+    """Consecutive elements of the tensor. `at(alignment)`: the footprint if the first element has that offset in its sector."""
 
     def __init__(self, length: int, unit: int, parts: tuple[_Block, _Block] | None, chosen: bool = False) -> None:
         self.length, self.unit, self.parts, self.chosen = length, unit, parts, chosen
@@ -125,7 +127,7 @@ class _Block:
 
 
 def _along(axis: Axis, chosen: _Block | None, inner: int, unit: int) -> _Block:
-    """One axis over a chosen block of `inner` elements (None: all of them)."""
+    """The block of one axis. `chosen`: the block of `inner` elements that each chosen index holds (None: all are chosen)."""
     parts: list[_Block] = []
     for period, runs, repeats in axis.pieces:
         stretch: list[_Block] = []

@@ -34,8 +34,8 @@ def header_of(head: dict[str, Any], direction: str, file: str) -> dict[str, Any]
 
 
 def lines_of(text: str, direction: str, file: str) -> str:
-    """The template's text in that direction. Raises `RenderError` where an `#ifdef KW_FORWARD` is not understood
-    or has no `#endif`."""
+    """The template's text in that direction. Raises `RenderError` for a condition with KW_FORWARD in another form, or without
+    `#endif`."""
     if "KW_FORWARD" not in text:
         return text
     lines = text.split("\n")

@@ -1,5 +1,5 @@
-"""Splits a translation unit into its files: #line directives say which line of which file follows. Also two texts side by "
-  "side."""
+"""Splits a translation unit into its files: #line directives give file and number of the next line. Also puts two texts side
+by side."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _ERROR_AT = re.compile(r"(?P<file>[\w./-]+\.cuh?), line (?P<line>\d+)")
 
 
 def parts(source: str) -> dict[str, str]:
-    """File -> its text, every line at its own number; {"": source} for a text without #line. What was inlined at other
-    places is a blank line."""
+    """File -> its text, in which every line has its original number; {"": source} for a text without #line. Lines that stand
+    elsewhere in the unit are blank."""
     found: dict[str, dict[int, str]] = {}
     name, number = "", 1
     for line in source.splitlines():
@@ -30,12 +30,12 @@ def parts(source: str) -> dict[str, str]:
 
 
 def own_part(there: Sequence[str], variant: str) -> str:
-    """The file of the variant itself; the last one of a unit that has none of its name."""
+    """The file of the variant itself. If no file has its name, the last file."""
     return next((name for name in there if name.rpartition("/")[2] == f"{variant}.cu"), list(there)[-1])
 
 
 def kernel_line(text: str) -> int:
-    """The line on which the last kernel of a file begins, its template head included; 1 without one."""
+    """The line on which the last kernel of a file begins, including its `template` line and comment. 1 without a kernel."""
     lines = text.splitlines()
     at = next((n for n in range(len(lines) - 1, -1, -1) if re.match(r"(?:static\s+)?__global__", lines[n])), 0)
     while at > 0 and re.match(r"template\b|//", lines[at - 1]):
@@ -51,8 +51,8 @@ def error_place(sentence: str, there: Sequence[str]) -> tuple[str, int] | None:
 
 
 def error_lines(source: str, log: str, headline: str) -> list[tuple[int, str]]:
-    """(line of the whole text, message) of the errors that a compiler's log names in this text, a rendering or a template, one
-    for each line; without a log those of the headline. A template is the file of its name."""
+    """(line of the whole text, message) of the errors in this text, a rendering or a template. They are read from the
+    compiler's log, or else from the headline. Each line has at most one error."""
     there = parts(source)
     found = [(m["file"].rpartition("/")[2], int(m["colon"] or m["paren"]), m["text"]) for m in _LOGGED.finditer(log)]
     if not found and (told := _ERROR_AT.search(headline)):
@@ -71,8 +71,8 @@ def error_lines(source: str, log: str, headline: str) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class DiffRow:
-    """A line of each of two texts, counted from 1; None where one has no such line. `skipped`: this many equal lines are left
-    out here."""
+    """A line of each of two texts, counted from 1; None if a text has no line in this row. `skipped`: how many equal lines are
+    left out here."""
 
     left: int | None
     right: int | None
@@ -86,7 +86,7 @@ class DiffRow:
 
 
 def side_by_side(left: str, right: str, *, context: int | None = 3) -> list[DiffRow]:
-    """Both texts, line beside line. Of equal lines `context` are kept around each change; None keeps all."""
+    """The lines of both texts, side by side. `context`: how many equal lines are kept around each change (None: all)."""
     a, b = left.splitlines(), right.splitlines()
     rows: list[DiffRow] = []
     steps = SequenceMatcher(None, a, b, autojunk=len(a) + len(b) > 4_000).get_opcodes()
@@ -105,7 +105,7 @@ def side_by_side(left: str, right: str, *, context: int | None = 3) -> list[Diff
 
 
 def unified(rows: Sequence[DiffRow]) -> list[DiffRow]:
-    """The rows with each changed line alone: what is gone before what came."""
+    """The rows in the form of a unified diff: removed lines before added ones, each in its own row."""
     found: list[DiffRow] = []
     came: list[DiffRow] = []
     for row in rows:

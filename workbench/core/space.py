@@ -1,4 +1,4 @@
-"""`SearchSpace`: every config of a variant for one layer and GPU generation, and how many each constraint removes."""
+"""`SearchSpace`: every config of a variant for one layer and GPU generation, and how many configs each constraint excludes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from .variants import TAKES_CHANNELS_LAST, Variant
 
 SHARED_MEMORY = "fits in shared memory"
 MEMORY_FORMAT = "is for the memory format"
-SAMPLED_AT_MOST = 200_000  # configs that one sample() looks at
+SAMPLED_AT_MOST = 200_000  # the most configs that one sample() examines
 
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """Tunables x constraints. `form` and `precision` are those of every candidate in it ("" = the variant's first)."""
+    """All configs of a variant with its constraints. `form` and `precision` hold for every candidate ("": the variant's first).
+    """
 
     variant: Variant
     layer: ConvTranspose
@@ -41,14 +42,15 @@ class SearchSpace:
         return prod(len(t.values) for t in self.variant.tune)
 
     def __iter__(self) -> Iterator[dict[str, int]]:
-        """Valid configs, the default first where it is valid, then in the order of the header."""
+        """The valid configs in the order of the header. The default comes first, if it is valid."""
         default = self.default
         if self.why_not(default) is None:
             yield default
         yield from (c for c in self._all() if c != default and self.why_not(c) is None)
 
     def explain(self) -> list[tuple[str, int]]:
-        """The size as a subtraction: ("all", n), then per constraint what it takes away (negative), then ("valid", n).
+        """The number of configs as a subtraction: ("all", n), then for each constraint how many it excludes (negative), then
+        ("valid", n).
 
         A config that breaks several constraints counts for the first one.
         """
@@ -69,8 +71,8 @@ class SearchSpace:
         return list(islice((c for c in map(self.at, order) if self.why_not(c) is None), count))
 
     def nearest(self, config: dict[str, int]) -> dict[str, int] | None:
-        """The valid config that differs least from `config`: in as few tunables as possible, at most two, and these by as
-        few places of their lists as possible. None where there is none."""
+        """The valid config nearest to `config`, or None. It differs in one tunable or, if that is not possible, in two, and by
+        as few places in the lists of their values as possible."""
         reason = self.why_not(config)
         if reason is None:
             return config
@@ -88,7 +90,8 @@ class SearchSpace:
         return None
 
     def depends_on_config(self, reason: str) -> bool:
-        """Whether another config may run: the reason names a tunable, a derived value or shared memory."""
+        """Whether another config may run: the reason is shared memory, the memory format of some configs, or a constraint that
+        names a tunable or a derived value."""
         chosen = {t.name for t in self.variant.tune} | {name for name, _ in self.variant.derived}
         label = self.label(reason)
         if label == MEMORY_FORMAT:
@@ -96,7 +99,7 @@ class SearchSpace:
         return label == SHARED_MEMORY or (label in self.variant.needs and bool(names_in(label) & chosen))
 
     def why_not(self, config: dict[str, int]) -> str | None:
-        """The sentence that says why a config cannot run here, or None."""
+        """The sentence that says why a config cannot run here; None if it can."""
         return self.examined(config)[0]
 
     def examined(self, config: dict[str, int]) -> tuple[str | None, dict[str, int]]:
@@ -121,7 +124,7 @@ class SearchSpace:
         return {t.name: config[t.name] for t in self.variant.tune}
 
     def label(self, reason: str) -> str:
-        """The constraint a sentence of `why_not` speaks of."""
+        """The constraint that a sentence of `why_not` names."""
         for text in sorted(self.variant.needs, key=len, reverse=True):
             if f" needs {text};" in reason:
                 return text

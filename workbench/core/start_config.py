@@ -1,8 +1,7 @@
-"""The config that derived entries take: the default, or what is known to be better for the layer, or the nearest that can run.
-
-The default itself stays what recorded tables call the default. Two things are known: defaults that spill registers, from
-`python tools/compile_table.py --mend` (what stands in was compiled, not timed), and values that were faster on every layer
-on which both were timed, from `python -m workbench bench --default-configs`.
+"""The config of derived entries: the default, a config that is known to be better for the layer, or the nearest one that can
+run. The variant's default is not changed, because recorded tables refer to it. Two things are known. `python
+tools/compile_table.py --mend` finds defaults that spill registers; the configs that replace them were compiled, not timed.
+`python -m workbench bench --default-configs` finds values that were faster on every layer on which both were timed.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from functools import lru_cache
 from .presets import preset
 from .space import SearchSpace
 
-# Target, variant, precisions and layers whose default spills, and what to change in it so that it does not.
+# Target, variant, precisions and layers for which the default config spills, and the changes that avoid it.
 _SPILLS = (
-    # One job is loaded ahead instead of two. In tf32 and bf16 that was faster, or at most 2 % slower, where it was timed.
+    # One job is loaded ahead instead of two. In the timed cases (tf32, bf16) that was faster, or at most 2 % slower.
     ("sm_90a", "grad_weight/persistent_wgmma", "tf32 bf16 fp16", "hifigan-1 dac-1 encodec-2", {"AHEAD": 1}),
     ("sm_90a", "grad_weight/persistent_wgmma", "bf16 fp16", "hifigan-2 hifigan-3 dac-3 dcgan-4 pix2pix pose", {"AHEAD": 1}),
-    # Fewer warps copy, and each has more copies on the way.
+    # Fewer warps copy, and each has more copies in flight.
     ("sm_90a", "grad_weight/persistent_wgmma", "tf32 bf16 fp16", "kb64", {"COPY_WARPS": 4}),
     # A lane sums fewer neighbouring positions, so it reads each weight more often.
     *((f"sm_{sm}", f"{direction}/implicit_gemm_mma", "tf32 bf16 fp16", "kb64 kb69", {"STRIP": 4})
       for sm in (80, 86, 89) for direction in ("forward", "grad_input")),
-    # A warp sums fewer tiles of 16 channels, so it reads the staged source more often. WARPS_N=1 or WARPS_M=1 where the default
-    # does not fit in shared memory either.
+    # A warp sums fewer tiles of 16 channels, so it reads the staged source more often. WARPS_N=1 or WARPS_M=1 is set if the
+    # default also does not fit in shared memory.
     *((f"sm_{sm}", "grad_input/implicit_gemm_mma", "bf16 fp16", layer, {"FRAGMENTS_M": tiles})
       for sm in (80, 86, 89) for layer, tiles in (("dac-3", 3), ("encodec-2", 2))),
     ("sm_80", "grad_input/implicit_gemm_mma", "tf32", "dac-3", {"FRAGMENTS_M": 3}),
@@ -38,15 +37,16 @@ _SPILLS = (
     *(("sm_120", "forward/implicit_gemm_mma", precisions, layers, changes) for precisions, layers, changes in (
         ("tf32 bf16 fp16", "kb68 pillars", {"FRAGMENTS_M": 2}), ("tf32", "kb69", {"STRIP": 4}),
         ("tf32", "nnunet-1", {"ROLL": 1}))),
-    # One block may take more registers; as many blocks as fit still share a multiprocessor.
+    # With BLOCKS=1 the compiler may use more registers; the number of blocks on a multiprocessor is not limited to 1.
     ("sm_120", "forward/disjoint_mma", "tf32", "unet-2 sam-1 pillars nnunet-1", {"BLOCKS": 1}),
     *((f"sm_{sm}", "forward/disjoint_mma", "tf32", "nnunet-1", {"BLOCKS": 1}) for sm in (80, 86, 89)),
-    # Three stages, of fewer positions where shared memory asks for it.
+    # Three stages. If shared memory is too small, each has fewer positions.
     ("sm_80", "grad_weight/split_mma", "bf16 fp16", "kb70 kb71", {"STAGES": 3}),
     *((f"sm_{sm}", "grad_weight/split_mma", "tf32", "kb72", {"SHARED_KB": 72, "WARPS": 4}) for sm in (86, 89)),
 )
-# Variant, precision, and what was at least as fast as the default wherever both were timed: on #73, #78 and #79 in both
-# directions, by up to 14 % (#79 forward). In tf32 it was slower on one of them.
+# Variant and precision -> values that were at least as fast as the default wherever both were timed: on #73, #78 and #79 in
+# both directions. The gain was up to 14 % (#79 forward). In tf32 the value was slower on one of these layers, so tf32 is not
+# listed.
 _FASTER = {(f"{direction}/implicit_gemm_mma", "tf32x3"): {"ROLL": 1} for direction in ("forward", "grad_input")}
 
 
@@ -59,20 +59,21 @@ class Start:
 
 
 def start(space: SearchSpace, arch: str, config: dict[str, int] | None = None) -> Start | None:
-    """The start from the default, or from `config`; None where no config near it can run."""
+    """The config to start from: `config` (default: the variant's default), changed if needed. None if no config near it can
+    run."""
     default = space.default
     asked = default if config is None else config
     if asked == default:
         target = space.variant.arch or arch
         spills = _instead().get((target, space.variant.key, space.precision, str(space.layer)))
         faster = _FASTER.get((space.variant.key, space.precision)) if config is None else None
-        for changes, why in ((spills, "registers spill otherwise"), (faster, "that was faster on the layers timed so far")):
+        for changes, why in ((spills, "otherwise registers spill"), (faster, "that was faster on the layers timed so far")):
             if changes and space.why_not({**default, **changes}) is None:
                 return Start({**default, **changes}, why)
     found = space.nearest(asked)
     if found is None:
         return None
-    return Start(found, "" if found == asked else "it does not fit this GPU otherwise")
+    return Start(found, "" if found == asked else "otherwise it does not fit this GPU")
 
 
 @lru_cache(maxsize=1)

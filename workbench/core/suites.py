@@ -13,7 +13,7 @@ from .command import parse_layer
 from .layer import ConvTranspose
 from .preset import Preset
 
-# Constructors of KernelBench's `Model`, every one after (in_channels, out_channels, kernel_size, stride, padding).
+# The parameters of the constructors of KernelBench's `Model` after (in_channels, out_channels, kernel_size, stride, padding).
 _PLAIN = ("output_padding", "groups", "bias")
 _DILATED = ("dilation", "bias")
 _WHOLE = ("output_padding", "dilation", "groups", "bias")
@@ -45,7 +45,8 @@ KERNELBENCH: dict[str, Preset] = {p.name: p for p in (
     _entry(71, (32, 32), 3, (8, (512, 1024)), (2, (16, 34)), order_known=False),
     _entry(72, (32, 32), (3, 5, 7), (8, (12, 24, 48)), (2, (5, 7, 8)), order_known=False, stride=2,
            padding=(1, 2, 3), output_padding=1, groups=4),
-    # KernelBench hands groups=4 to output_padding, which this Model drops: as run, groups and output_padding are unset.
+    # KernelBench passes groups=4 in the place of output_padding, and this Model ignores that parameter. So the layer runs with
+    # the defaults of groups and output_padding.
     _entry(73, (32, 32), 3, (4, (32, 64, 128)), (2, (6, 6, 7)), ignored=("output_padding",), stride=2, padding=1),
     _entry(74, (32, 64), 5, (32, (131072,)), (2, (500,)), _DILATED, dilation=3),
     _entry(75, (32, 64), (3, 5), (16, (128, 256)), (2, (20, 32)), ("dilation", "groups", "bias"),

@@ -29,12 +29,13 @@ _SCALAR_HEADER = {"float16": "contract/scalar_half.cuh", "bfloat16": "contract/s
 _LAYER_MEMBERS = {"scalar", "accumulator", "is_constant"}
 _PART = re.compile(r'^#line 1 "([^"]+)"\n', re.M)
 _EXPORTS = re.compile(r"^KW_EXPORT_([A-Z_]+)\(", re.M)
-ENTRY = "kw_"  # exported symbols of a single rendering: kw_forward, kw_forward_workspace
+ENTRY = "kw_"  # a single rendering exports the symbols kw_forward and kw_forward_workspace
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """`source` is the whole translation unit of one candidate; the other parts let `render_batch` share text."""
+    """`source` is the whole translation unit of one candidate. `render_batch` uses the other parts, so that equal texts stand
+    in a batch once."""
 
     candidate: Candidate
     candidate_id: str
@@ -51,7 +52,8 @@ class Rendered:
 
 
 def render(candidate: Candidate) -> Rendered:
-    """The source of one candidate. Raises `RenderError` for an include or a Tune/Layer member nobody defines."""
+    """The source of one candidate. Raises `RenderError` for an include that does not exist and for an undefined member of Tune
+    or Layer."""
     variant = candidate.variant
     root = variant.path.parent.parent
     _check_names(candidate)
@@ -99,8 +101,8 @@ def render_batch(rendered: Sequence[Rendered]) -> str:
 
 
 def files_of(candidate: Candidate, rendered: Rendered) -> tuple[tuple[str, str], ...]:
-    """(name, text) of the files that a rendering is made of, in its order, their include lines and what `#ifdef KW_FORWARD`
-    asks kept: `render` puts the same program together from them. Without the template's own header, a comment."""
+    """(name, text) of the files of a rendering, in its order. Include lines and `#ifdef KW_FORWARD` are kept, so that `render`
+    makes the same program from them. The template's header (its first comment) is left out."""
     variant = candidate.variant
     root = variant.path.parent.parent
     if candidate.headers:
@@ -113,9 +115,9 @@ def files_of(candidate: Candidate, rendered: Rendered) -> tuple[tuple[str, str],
 
 
 def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]]) -> dict[str, str]:
-    """The files of these renderings, each once, without what runs in none of them: the emulator's branches, those of the other
-    direction, and declarations that nothing uses. A file that is not shipped stays whole. Raises `RenderError` where two files
-    have one name."""
+    """The files of these renderings, each once, without code that none of them runs: branches for the emulator or for another
+    direction, and unused declarations. A file that is not a shipped template stays whole. Raises `RenderError` if two files
+    have the same name."""
     files: dict[str, str] = {}
     directions: dict[str, set[str]] = {}
     own: set[str] = set()
@@ -124,7 +126,7 @@ def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]]) -> dict[str, st
         directions.setdefault(place(candidate.variant), set()).add(candidate.direction)
         for name, text in files_of(candidate, rendered):
             if files.setdefault(name, text) != text:
-                raise RenderError(f"Two different files are both called {name}; export the candidates apart.")
+                raise RenderError(f"Two different files are both called {name}; export the candidates one by one.")
             if root != TEMPLATES and (root / name).is_file():
                 own.add(name)
     texts = {name: text if name in own else without_branches(text, _known(directions.get(name, ())))
@@ -139,9 +141,9 @@ def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]]) -> dict[str, st
 
 
 def restored(source: str) -> str:
-    """The source of a kernel of an exported file with all that its templates hold, so that the emulator can build it. Of each
-    part that is a shipped file it is first checked that it holds all that the kernel uses of that file, and nothing else than
-    its text; a part of which this is not true stays as it stands."""
+    """The source of a kernel of an exported file, with the full text of its templates, so that the emulator can build it. A
+    part is replaced only if it contains all code of the shipped file that the kernel uses, and no other code. Any other part
+    stays as it is."""
     found = sections(source)
     parts = dict(found)
     names, last = list(parts), found[-1][1] if found else ""
@@ -184,7 +186,7 @@ def place(variant: Variant) -> str:
 
 
 def symbol(rendered: Rendered) -> str:
-    """The launcher's symbol in a batch; its workspace query is the same with `_workspace` behind it."""
+    """The launcher's symbol in a batch. With `_workspace` appended it is the symbol of the workspace query."""
     return f"{ENTRY}{rendered.candidate.direction}_{rendered.candidate_id}"
 
 
@@ -200,7 +202,7 @@ def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str
                               advice=f"Name a header from {root.name}/ or from the shipped templates, such as "
                                      f"contract/problem.cuh.")
         text = path.read_text(encoding="utf-8")
-        done[name] = ""  # before its own includes, so that headers which include each other end here
+        done[name] = ""  # before its own includes, because headers may include each other
         for inner in INCLUDE.findall(text):
             take(inner, name)
         del done[name]
@@ -212,19 +214,19 @@ def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str
 
 
 def _joined(text: str) -> str:
-    """As it stands in a translation unit, behind what it includes."""
+    """The text as it stands in a translation unit, where its includes come before it."""
     return _PRAGMA_ONCE.sub("", INCLUDE.sub("", text))
 
 
 def _known(directions: Iterable[str]) -> dict[str, bool]:
-    """What is known of the macros: no kernel of a GPU is built for the emulator; and of a template for two directions which one
-    it is, if it is one."""
+    """Macro -> whether it is defined. The code is for a GPU, so the emulator's macro is not defined. KW_FORWARD is known if a
+    template for two directions is used in only one of them."""
     asked = {FORWARD, GRAD_INPUT} & set(directions)
     return {"__CUDACPU__": False, **({"KW_FORWARD": FORWARD in asked} if len(asked) == 1 else {})}
 
 
 def _common(answers: Sequence[dict[int, bool]]) -> dict[int, bool]:
-    """What all kernels that are made of a text say of it."""
+    """The answers that are the same for all kernels made from a text."""
     return {place: answer for place, answer in answers[0].items() if all(found.get(place) == answer for found in answers)}
 
 
@@ -233,7 +235,7 @@ def _tail(rendered: Rendered) -> str:
 
 
 def _shipped(name: str, direction: str) -> str | None:
-    """The text of a shipped file, of a template that of its direction; None for a file of another's."""
+    """The text of a shipped file, for a template in that direction. None if no such file is shipped."""
     path = TEMPLATES / name
     if not path.is_file():
         return None

@@ -18,20 +18,20 @@ from pathlib import Path
 
 from .toolkit_wheels import wheel_home
 
-# A variable that names a program itself wins over every search; the first of them that is set counts.
+# A variable that names a program. If it is set, nothing is searched. Of several variables the first one that is set counts.
 CXX_VARIABLES = ("KERNEL_WORKBENCH_CXX", "CXX")
 NINJA_VARIABLES = ("KERNEL_WORKBENCH_NINJA",)
 CXX_NAMES = ("g++", "c++", "clang++")
-_WRAPPERS = {"ccache", "sccache", "distcc"}  # the workbench has its own cache; their arguments would be lost
+_WRAPPERS = {"ccache", "sccache", "distcc"}  # compiler wrappers in $CXX, which are skipped: the workbench has its own cache
 _PROBE_LIMIT_S = 10
-# Compile flags are flags of nvcc. For the emulator g++ gets those that mean the same to both compilers. If nvcc is installed,
-# it is asked about all flags, so that a flag which nvcc refuses fails on the emulator too.
+# Compile flags are flags of nvcc. For the emulator, g++ gets those that have the same meaning in both compilers. If nvcc is
+# installed, it checks all flags, so that a flag that nvcc does not accept is refused on the emulator too.
 _SHARED_FLAGS = ("-D", "-U", "-I", "-O0", "-O1", "-O2", "-O3", "-std=")
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Paths of what was found (None: not found); versions are "" for what is not there."""
+    """Paths of the programs (None: not found). The version of a missing program is ""."""
 
     cxx: Path | None = None
     cxx_version: str = ""
@@ -45,7 +45,7 @@ class Toolchain:
 
     @property
     def cxx_label(self) -> str:
-        """As trials record it: `g++ 12.2.0`; "" without a compiler."""
+        """The compiler's name and version as trials record them: `g++ 12.2.0`; "" without a compiler."""
         return f"{self.cxx.name} {self.cxx_version}" if self.cxx else ""
 
     @property
@@ -54,9 +54,9 @@ class Toolchain:
 
 
 def find_toolchain(torch_cuda: str | None = None, *, cache: Path | None = None) -> Toolchain:
-    """What is installed. nvcc comes from $CUDA_HOME, else from PATH, /usr/local/cuda or the nvidia wheels: of these
-    three the first whose major version is that of `torch_cuda`, else the first. `cache` is where a toolkit from
-    wheels is laid out."""
+    """The installed programs. nvcc is searched in $CUDA_HOME, else in PATH, /usr/local/cuda and the nvidia wheels. Of these
+    three, the first one whose major version is that of `torch_cuda` is taken, else the first one. `cache`: the folder in which
+    a toolkit from wheels is arranged."""
     cxx = _find_cxx()
     home, nvcc = _find_nvcc(torch_cuda, cache)
     return Toolchain(
@@ -67,7 +67,7 @@ def find_toolchain(torch_cuda: str | None = None, *, cache: Path | None = None) 
 
 
 def cxx_problem(toolchain: Toolchain) -> str | None:
-    """None with a C++ compiler, else one sentence that says what to do."""
+    """The sentence that says what to do without a C++ compiler; None if there is one."""
     if toolchain.cxx:
         return None
     wrong = _named(CXX_VARIABLES)
@@ -77,7 +77,7 @@ def cxx_problem(toolchain: Toolchain) -> str | None:
 
 
 def ninja_problem(toolchain: Toolchain) -> str | None:
-    """None with ninja, else one sentence that says what to do."""
+    """The sentence that says what to do without ninja; None if there is one."""
     if toolchain.ninja:
         return None
     wrong = _named(NINJA_VARIABLES)
@@ -87,7 +87,8 @@ def ninja_problem(toolchain: Toolchain) -> str | None:
 
 
 def nvcc_problem(toolchain: Toolchain, torch_cuda: str | None) -> str | None:
-    """None when nvcc is there and of the major version of torch's CUDA ("13.0"; None: any nvcc will do)."""
+    """None if nvcc is installed and has the major version of `torch_cuda`, such as "13.0" (None: any version); else the
+    sentence that says what to do."""
     if not toolchain.nvcc:
         return "No nvcc was found, so nothing can be built for cuda: install the CUDA toolkit."
     if torch_cuda and _major(toolchain.nvcc_version) != _major(torch_cuda):
@@ -97,8 +98,8 @@ def nvcc_problem(toolchain: Toolchain, torch_cuda: str | None) -> str | None:
 
 
 def refused_by_nvcc(toolchain: Toolchain, flags: Sequence[str]) -> str:
-    """A sentence with what nvcc says of flags that it does not take; "" where it takes them, or is not there. Flags that it
-    only hands on, such as those after -Xptxas, are not looked at."""
+    """A sentence with nvcc's message about flags that it does not accept; "" if it accepts them or is not installed. Flags that
+    nvcc passes on, such as those after -Xptxas, are not checked."""
     if not toolchain.nvcc:
         return ""
     with suppress(OSError, subprocess.TimeoutExpired):
@@ -145,7 +146,8 @@ def _toolkit_homes(cache: Path | None) -> Iterator[Path]:
 
 
 def _home_of(nvcc: Path) -> Path | None:
-    """The toolkit an nvcc belongs to. The program on PATH may be a link or a script: then nvcc itself is asked."""
+    """The toolkit to which an nvcc belongs. The program on PATH may be a link or a script; then nvcc is run to find the
+    toolkit."""
     for beside in (nvcc.parent.parent, nvcc.resolve().parent.parent):
         if (beside / "bin/nvcc").is_file() and (beside / "include/cuda_runtime.h").is_file():
             return beside
@@ -167,7 +169,7 @@ def _find_ninja() -> Path | None:
     if on_path := _which("ninja"):
         return on_path
     # pip puts ninja beside python, which is on PATH only in an activated environment.
-    import importlib.metadata  # 40 ms that the start of every command would pay
+    import importlib.metadata  # importing it here would cost every command 40 ms
     beside = [Path(sys.prefix) / "bin/ninja", Path(sysconfig.get_path("scripts")) / "ninja"]
     try:
         packed = [Path(str(f.locate())) for f in importlib.metadata.files("ninja") or () if f.name == "ninja"]
@@ -182,7 +184,7 @@ def _find_tool(name: str, home: Path | None) -> Path | None:
 
 
 def _of_a_package(name: str) -> Path | None:
-    """A tool that NVIDIA's own wheel or the package triton brings. No package is imported."""
+    """A tool from NVIDIA's wheel or from the package triton. No package is imported."""
     places = []
     for package, inside in (("nvidia", "cu*/bin"), ("triton", "backends/nvidia/bin")):
         spec = importlib.util.find_spec(package)
@@ -192,7 +194,7 @@ def _of_a_package(name: str) -> Path | None:
 
 
 def _of_nsight() -> Path | None:
-    """The newest Nsight Compute that was installed apart from a toolkit."""
+    """The newest Nsight Compute that is not part of a toolkit."""
     return max(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), default=None)
 
 
@@ -222,7 +224,7 @@ def _output(program: Path, *arguments: str) -> str:
 
 @lru_cache(maxsize=64)
 def _asked(program: Path, arguments: tuple[str, ...], _mtime_ns: int, _size: int) -> str:
-    """What the program prints; asked once per file, because nvcc takes a while to answer."""
+    """The output of the program. It is run once for each file, because nvcc is slow."""
     try:
         done = subprocess.run([program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               timeout=_PROBE_LIMIT_S, env={**os.environ, "LC_ALL": "C"}, check=False)

@@ -1,5 +1,5 @@
-"""A CUDA toolkit from pip's nvidia wheels. `pip install "cuda-toolkit[nvcc,cudart,cccl]"` puts files into site-packages; here
-they are arranged in the cache as nvcc and PyTorch expect a CUDA_HOME."""
+"""A CUDA toolkit from pip's nvidia wheels. `pip install "cuda-toolkit[nvcc,cudart,cccl]"` puts files into site-packages. This
+module links them in the cache into the layout that nvcc and PyTorch expect of a CUDA_HOME."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def wheel_home(cache: Path | None) -> Path | None:
-    """CUDA_HOME made of the newest wheels on sys.path that hold nvcc; None without them or without a `cache`."""
+    """A CUDA_HOME made from the newest wheels on sys.path that contain nvcc; None without such wheels or without a `cache`."""
     roots = [root for entry in sys.path for root in Path(entry or ".").glob("nvidia/cu*") if _is_toolkit(root)]
     if not roots or cache is None:
         return None
@@ -19,10 +19,11 @@ def wheel_home(cache: Path | None) -> Path | None:
 
 
 def lay_out(root: Path, cache: Path) -> Path | None:
-    """`root` (site-packages/nvidia/cu13) as a toolkit below `cache`; None where the cache cannot be written.
+    """Arrange the files of `root` (site-packages/nvidia/cu13) as a toolkit below `cache`. None if the cache cannot be written.
 
-    The wheels have `lib`, where nvcc and torch look in `lib64`, and no `libcudart.so` without a version. nvcc finds
-    its parts from the folder it stands in, so `bin` is a real folder of links: a link to `bin` would lead back.
+    The wheels have the folder `lib`, but nvcc and torch search in `lib64`. They also have no `libcudart.so` without a version
+    in its name. nvcc finds its other programs relative to its own folder. So `bin` is a real folder of links, because a link to
+    `bin` would resolve to the wheel.
     """
     stamp = (root / "bin/nvcc").stat()
     name = hashlib.sha256(f"{root.absolute()}\0{stamp.st_mtime_ns}\0{stamp.st_size}".encode()).hexdigest()[:12]

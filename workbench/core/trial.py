@@ -15,8 +15,8 @@ from .typed import read
 
 SCHEMA = "kernel-workbench/trial/1"
 KINDS = ("candidate", "baseline", "module", "module_baseline")
-NOT_DROP_IN = "not_drop_in"   # flag of a baseline that wants another memory format: shown, never the one to beat
-FORMULATION = "formulation"   # of a baseline: other operators than nn.ConvTranspose's; it counts against the strongest alone
+NOT_DROP_IN = "not_drop_in"   # flag of a baseline with another memory format: it is shown, but no candidate is compared with it
+FORMULATION = "formulation"   # flag of a baseline by other operators: it counts only for the strongest PyTorch
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -47,13 +47,13 @@ class Status(StrEnum):
     IMPLAUSIBLE = "IMPLAUSIBLE"
 
 
-# Nothing was judged, because of the machine or because the kernel does not serve this layer.
+# No result was judged: the machine is the cause, or the kernel does not support this layer.
 NOT_JUDGED = frozenset({Status.SKIPPED, Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.OUT_OF_MEMORY})
 
 # The kernel ran to its end, and its results are wrong.
 WRONG = frozenset({Status.UNWRITTEN, Status.NON_FINITE, Status.MISMATCH})
 
-# What to do next, if the trial has no more exact advice: one step, imperative, one line.
+# The advice that is shown if the trial has none of its own: one step, in the imperative, in one line.
 DEFAULT_ADVICE = {
     Status.OK: "Compare it with the best PyTorch, or try other tunables.",
     Status.SKIPPED: "Change the value named above, or choose another variant for this layer.",
@@ -62,16 +62,16 @@ DEFAULT_ADVICE = {
     Status.NO_COMPILER: "Install the compiler named above, or choose device cpu.",
     Status.MACHINE_FAILED: "This says nothing about the kernel. Fix the cause named above, then resume the run.",
     Status.BUILD_FAILED: "Correct the line named above.",
-    Status.BUILD_TIMEOUT: "Unroll less, or raise the build time limit.",
+    Status.BUILD_TIMEOUT: "Unroll loops less, or raise the time limit of builds.",
     Status.LAUNCH_FAILED: "Lower the block size or the shared memory of the config.",
     Status.KERNEL_FAULT: "Run it on device cpu with --sanitize address; AddressSanitizer names the line.",
-    Status.RUN_TIMEOUT: "Look for an endless loop, or a wait that only some threads reach. "
-                        "For a large layer raise the time limit.",
+    Status.RUN_TIMEOUT: "Look for an endless loop, or for a barrier that only some threads reach. If the layer is large, raise "
+                        "the time limit.",
     Status.OUT_OF_MEMORY: "Use the small size, a smaller batch, or float16.",
     Status.WORKER_DIED: "Look for a pointer error in host code. The next trial runs in a new process.",
     Status.WRONG_SHAPE: "Compare the output size with PyTorch's formula, output_padding included.",
     Status.WRONG_DTYPE: "Return the dtype of the input.",
-    Status.WRONG_DEVICE: "Allocate the result on the input's device.",
+    Status.WRONG_DEVICE: "Allocate the result on the device of the input.",
     Status.UNWRITTEN: "Round the grid size up, and store zeros where no tap reaches.",
     Status.OUT_OF_BOUNDS: "Test the index before the store, also in the last block.",
     Status.NON_FINITE: "Look for shared memory that is read before it is written.",
@@ -85,7 +85,7 @@ DEFAULT_ADVICE = {
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one kind of time, summed up. All times in ms; `stop` says which rule ended the sampling."""
+    """A summary of the samples of one kind of time. All times are in ms. `stop`: the rule that ended the sampling."""
 
     median_ms: float
     q25_ms: float
@@ -96,11 +96,11 @@ class Timing:
     cold_l2: bool
     samples_blob: str = ""
     samples_in: str = field(default="", compare=False)  # the session that holds the blob, while it is open
-    dropped: int = 0                     # samples left out because the GPU held its clocks down meanwhile
+    dropped: int = 0                     # samples left out because the GPU had lowered its clocks
 
     @property
     def spread(self) -> float | None:
-        """Half the middle 50 % over the median; None below 5 samples."""
+        """Half the interquartile range divided by the median; None below 5 samples."""
         return None if self.samples < 5 else (self.q75_ms - self.q25_ms) / 2 / self.median_ms
 
 
@@ -117,7 +117,7 @@ class Errors:
     expected: float
     wrong: int                           # elements outside the tolerance
     count: int                           # elements compared
-    kernelbench_ok: bool = False         # KernelBench's own rule, shown beside ours
+    kernelbench_ok: bool = False         # the result of KernelBench's own rule
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ class Trial:
     trial_id: str
     run_id: str
     at: str                              # ISO 8601, UTC
-    kind: str                            # "candidate" | "baseline" | "module"
+    kind: str                            # one of KINDS
     name: str                            # variant or baseline name
-    direction: str                       # "forward" | "grad_input" | "grad_weight" | "backward"; modules: both times
+    direction: str                       # "forward" | "grad_input" | "grad_weight" | "backward" (also modules)
     precision: str
     workload: Workload
     device: TrialDevice
@@ -150,15 +150,15 @@ class Trial:
     blobs: dict[str, str] = field(default_factory=dict)          # "source", "log", ... -> sha256
     environment: Environment = field(default_factory=dict)
     flags: tuple[str, ...] = ()          # "emulated", "throttled", "launch_bound", "too_small", ...
-    detail: Detail = Detail()            # what this status has to say beyond the headline
+    detail: Detail = Detail()            # details of the outcome, beyond the headline
     command: str = ""                    # the one command that repeats this trial
-    forked_from: str = ""                # the id of the candidate whose text a person edited to make this one
+    forked_from: str = ""                # the id of the candidate from whose text a person edited this one
     kept_in: str = field(default="", compare=False)  # the session that holds its blobs, while it is open
     schema: str = SCHEMA
 
     @property
     def variant(self) -> str:
-        """The template that it is made of, or that it was forked from: `naive_gather` of `naive_gather-3f2a`."""
+        """The name of the candidate's template; for a fork, that of the original: `naive_gather` for `naive_gather-3f2a`."""
         return self.name.rpartition("-")[0] if self.forked_from else self.name
 
     @property
@@ -172,7 +172,7 @@ class Trial:
 
     @property
     def kernel_median_ms(self) -> float:
-        """The median of `kernel_ms`; infinite without one, so that it is never the least."""
+        """The median of `kernel_ms`. Without one it is infinite, so that it is never the least."""
         return self.kernel_ms.median_ms if self.kernel_ms else inf
 
     @property
@@ -192,7 +192,7 @@ class Trial:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Trial:
-        """Rebuild a trial from its line. Raises ValueError, which names what is wrong, for a line that is not one."""
+        """Read a trial from its line. For an invalid line it raises ValueError, which says what is wrong."""
         if isinstance(detail := data.get("detail"), dict):
             data = {**data, "detail": Detail.from_line(detail)}
         try:

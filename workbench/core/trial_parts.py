@@ -11,7 +11,8 @@ from .typed import read_once
 @read_once
 @dataclass(frozen=True)
 class TrialDevice:
-    """Two times may be compared only where `key` is equal. The emulator has the `sm` that it emulates."""
+    """The device of a trial. Two times may be compared only if `key` is equal. `sm` of the emulator is the one that it
+    emulates."""
 
     kind: str                            # "cpu" | "cuda"
     index: int
@@ -21,14 +22,14 @@ class TrialDevice:
     key: str
 
 
-Environment = dict[str, str | int | None]       # versions and kinds of the machine; no code reads it, but to show it
+Environment = dict[str, str | int | None]       # versions and hardware of the machine; only shown
 
 
 @read_once
 @dataclass(frozen=True)
 class KernelNumbers:
-    """What nvcc says of one kernel. Bytes are per thread for spills and stack, per block for (static) shared memory, per
-    launch for constant memory."""
+    """What nvcc reports about one kernel. Bytes of spills and stack are per thread, those of (static) shared memory per block,
+    those of constant memory per launch."""
 
     registers: int
     spill_store_bytes: int
@@ -44,7 +45,7 @@ Kernels = dict[str, dict[str, KernelNumbers]]   # architecture -> short name -> 
 
 @dataclass(frozen=True)
 class TrialBuild:
-    """How the library was made. Older sessions leave out what was not reached."""
+    """How the library was made. In older sessions a build that ended early lacks the later fields."""
 
     seconds: float | None = None
     cached: bool = False
@@ -53,7 +54,7 @@ class TrialBuild:
 
 @dataclass(frozen=True)
 class Against:
-    """The verdict from pairs of samples: timed in turns with that baseline."""
+    """The verdict of the candidate against a baseline, from pairs of samples taken alternately."""
 
     baseline: str
     trial_id: str                        # of the baseline
@@ -68,14 +69,14 @@ class Against:
 
 @dataclass(frozen=True)
 class Detail:
-    """What an outcome has to say beyond its headline. Code reads the named fields, people read `shown`. In the line of a
+    """Details of an outcome, beyond its headline. Code reads the named fields; `shown` is only displayed. In the line of a
     trial all of them are keys of one object."""
 
     against: Against | None = None
     against_strongest: Against | None = None
     way: str | None = None               # of a baseline: a key of `pytorch_ways.WAYS`
-    kernels: tuple[str, ...] | None = None       # that took most of a baseline's call, longest first
-    fresh_process: bool | None = None    # a baseline that had a process of its own
+    kernels: tuple[str, ...] | None = None       # that took most of the time of a baseline's call
+    fresh_process: bool | None = None    # whether the baseline was measured in its own process
     left_to_pytorch: tuple[str, ...] | None = None   # directions of a module
     checked: tuple[str, ...] | None = None       # cases of a module
     log_tail: str | None = None
@@ -87,6 +88,6 @@ class Detail:
 
     @classmethod
     def from_line(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """What is read as a `Detail`."""
+        """The `Detail` of an object in the line of a trial."""
         named = {f.name for f in fields(cls)} - {"shown"}
         return {**{k: v for k, v in data.items() if k in named}, "shown": {k: v for k, v in data.items() if k not in named}}

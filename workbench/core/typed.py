@@ -22,14 +22,15 @@ _READ_ONCE: set[type[Any]] = set()
 
 
 class Misfit(ValueError):
-    """`clause` says what is wrong at `place`, the names that lead there: `kernel_ms.median_ms`."""
+    """JSON that does not fit a type. `clause` says what is wrong at `place`, which is a path of names: `kernel_ms.median_ms`.
+    """
 
     def __init__(self, clause: str, place: str = "") -> None:
         super().__init__(clause)
         self.clause, self.place = clause, place
 
     def within(self, place: str) -> Misfit:
-        """The same, seen from one level further out."""
+        """The same error with one more name in front of its place."""
         self.place = place + (f".{self.place}" if self.place and self.place[0] != "[" else self.place)
         return self
 
@@ -44,7 +45,7 @@ def read(kind: type[T], data: Any) -> T:
 
 
 def read_once(kind: type[T]) -> type[T]:
-    """For a frozen dataclass of which a file holds the same few values many times: each different JSON is read only once."""
+    """Marks a frozen dataclass whose few values repeat often in a file. Equal JSON is then read only once."""
     _READ_ONCE.add(kind)
     return kind
 
@@ -65,7 +66,7 @@ def misfit(hint: Any) -> Callable[[Any, str], str | None]:
 @lru_cache(maxsize=512)
 def reader(hint: Any) -> Reader:
     """For str, int, float, bool, None, Path, Any, unions, dict[str, T], tuple[T, ...] and frozenset[T] (lists in JSON), a
-    StrEnum, a dataclass of such, or a TypedDict, which may have more keys and stays a dict."""
+    StrEnum, a dataclass of these types, or a TypedDict. A TypedDict may have more keys and stays a dict."""
     origin, parts = get_origin(hint), get_args(hint)
     if hint is Any:
         return _as_it_is
@@ -89,7 +90,7 @@ def reader(hint: Any) -> Reader:
 
 
 def to_json(value: Any) -> str:
-    """One line of JSON that `reader` of the value's type reads again."""
+    """The value as one line of JSON, which the `reader` of its type can read."""
     return json.dumps(value, default=_parts)
 
 
@@ -114,7 +115,7 @@ def _as_it_is(value: Any) -> Any:
 
 def _text(value: Any) -> Any:
     if type(value) is str and value.isascii():
-        return value  # nearly all there is: a long session has a million of them
+        return value  # the most frequent case: a long session has a million of these values
     if not isinstance(value, str):
         raise Misfit(f"is {_short(value)}, not a text")
     if any("\ud800" <= c <= "\udfff" for c in value):
@@ -211,11 +212,12 @@ def _object_of(hint: Any) -> Reader:
 
 
 def _fields_of(kind: Any, needed: Set[str], make: Callable[..., Any] | None) -> Reader:
-    """Of a dataclass, which `make` makes, or (None) of a TypedDict, which is handed back as it came."""
+    """The reader of an object's fields. `make` constructs the dataclass; with None the object is a TypedDict and is returned
+    unchanged."""
     made_of: dict[str, Reader] = {}
 
     def made(value: Any) -> Any:
-        if not made_of:  # at the first use: a class may hold others of its own kind
+        if not made_of:  # read at the first use, because a class may contain values of its own type
             made_of.update({name: reader(hint) for name, hint in get_type_hints(kind).items()
                             if make is None or name in {f.name for f in fields(kind)}})
         if not isinstance(value, dict):
@@ -236,7 +238,8 @@ def _fields_of(kind: Any, needed: Set[str], make: Callable[..., Any] | None) -> 
 
 
 def _remembered(make: Reader) -> Reader:
-    """`make`, which hands back the same object for equal JSON. `marshal` writes the key faster than any other of Python."""
+    """`make` with a cache: for equal JSON it returns the same object. The key is written by `marshal`, the fastest serializer
+    of Python."""
     known: dict[bytes, Any] = {}
 
     def made(value: Any) -> Any:

@@ -1,5 +1,5 @@
-"""`Variant`: a `.cu` file in one direction, with the TOML header of its first comment (tunables, limits) and its text. The
-header is checked here. A file that computes forward and grad_input makes two variants."""
+"""`Variant`: a `.cu` file for one direction, with its text and the TOML header in its first comment (tunables, limits). This
+module checks the header. A file that computes forward and grad_input gives two variants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .precision import PRECISIONS, PRECISIONS_OF
 from .shared_template import DIRECTIONS_OF_FOLDER, FOLDER, header_of, lines_of
 
 FORMS = ("constant", "runtime")
-# A tunable of this name is 1 where the launcher takes activations that are channels_last in memory; else they are contiguous.
+# A tunable of this name: with 1 the launcher takes channels_last activations, with 0 contiguous ones.
 TAKES_CHANNELS_LAST = "CHANNELS_LAST"
 TEMPLATES = shipped("kernel_templates")
 FOLDERS = {**{launch: (launch,) for launch in LAUNCHES}, FOLDER: DIRECTIONS_OF_FOLDER}  # folder -> directions of its files
@@ -30,7 +30,7 @@ _KEYS = {"name", "computes", "after", "idea", "precision", "layer", "needs", "mi
 
 @dataclass(frozen=True)
 class Tunable:
-    """One knob of a variant: the values offered and the default among them."""
+    """One tunable of a variant: its possible values, and which of them is the default."""
 
     name: str
     values: tuple[int, ...]
@@ -38,14 +38,15 @@ class Tunable:
     help: str = ""
 
     def default_for(self, memory_format: str) -> int:
-        """The default where activations have that memory format: a kernel that can reads and writes channels_last itself."""
+        """The default for activations in that memory format. A kernel that can read and write channels_last does so for
+        channels_last activations."""
         return 1 if self.name == TAKES_CHANNELS_LAST and memory_format == CHANNELS_LAST else self.default
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A kernel template. `direction` is the launcher it exports; `computes` the directions whose results it writes. `text` is
-    the file's, without the lines that belong to another direction."""
+    """A kernel template. `direction`: the launcher that it exports. `computes`: the directions whose results it writes. `text`:
+    that of the file, without the lines for another direction."""
 
     name: str
     direction: str
@@ -58,12 +59,12 @@ class Variant:
     min_sm: int
     tune: tuple[Tunable, ...]
     derived: tuple[tuple[str, str], ...]
-    plan: tuple[tuple[str, str], ...]  # the constants of the code that equal `derived`; a test compares them
+    plan: tuple[tuple[str, str], ...]  # the constants in the code that must equal the values of `derived`; a test compares them
     path: Path
     text: str
     arch: str = ""  # the target it must be compiled for, such as sm_90a; empty: the GPU's own
-    kernel: str = ""  # the name of its main kernel, if that is not the variant's own
-    forked_from: str = ""  # the id of a candidate: a person has edited its text, and this is the result
+    kernel: str = ""  # the name of its main kernel, if it differs from the variant's name
+    forked_from: str = ""  # for a fork: the id of the candidate whose text was edited
 
     @property
     def key(self) -> str:
@@ -90,7 +91,7 @@ class Variant:
         return {t.name: t.default_for(memory_format) for t in self.tune}
 
     def config(self, chosen: dict[str, int] | None = None) -> dict[str, int]:
-        """The default config with `chosen` put over it. Raises `BadRequest` for an unknown tunable or value."""
+        """The default config, with the values of `chosen`. Raises `BadRequest` for an unknown tunable or value."""
         known = {t.name: t for t in self.tune}
         for name, value in (chosen or {}).items():
             if name not in known:
@@ -103,8 +104,8 @@ class Variant:
 
 
 def parse(text: str, path: Path, direction: str = "") -> Variant:
-    """Read a template; `direction` chooses one of two that it computes. Raises `RenderError`, naming file and key, when its
-    header is not as the contract says."""
+    """Read a template. `direction` chooses one of two directions that it computes. If the header breaks the contract, it raises
+    `RenderError`, which names file and key."""
     head = _head(text, path)
     if _shared(head.get("computes")):
         if direction not in DIRECTIONS_OF_FOLDER:
@@ -121,21 +122,20 @@ def header_name(text: str) -> tuple[str, list[str]]:
 
 
 def discover(root: Path | None = None) -> list[Variant]:
-    """All variants below `root` (default: the shipped templates), each after the one it is to be read after.
-
-    A template that cannot be read as one is left out; `broken` says why. Raises `BadRequest` for a folder that is not
-    there.
+    """All variants below `root` (default: the shipped templates), in reading order: each one after the variant that its header
+    names in `after`. Invalid templates are left out; `broken` says why. Raises `BadRequest` for a folder that does not
+    exist.
     """
     return list(_discover(_root(root), _stamp(_root(root)))[0])
 
 
 def broken(root: Path | None = None) -> dict[str, RenderError]:
-    """Folder and name (forward/mine) -> what is wrong with that template: its header, or the folder it lies in."""
+    """Folder and name (forward/mine) -> the error of that template: in its header, or because it is in the wrong folder."""
     return dict(_discover(_root(root), _stamp(_root(root)))[1])
 
 
 def refuse_broken(names: Iterable[str], directions: Iterable[str], root: Path | None = None) -> None:
-    """Raises the `RenderError` of a broken template that is asked for by its name or key in one of the directions."""
+    """Raises the `RenderError` of an invalid template, if it is requested by name or key in one of the directions."""
     names, directions = set(names), set(directions)
     for place, error in broken(root).items():
         folder, _, name = place.partition("/")
@@ -145,7 +145,8 @@ def refuse_broken(names: Iterable[str], directions: Iterable[str], root: Path | 
 
 
 def find(name: str, direction: str, *, root: Path | None = None) -> Variant:
-    """The variant of that name and direction; `BadRequest` says what is wrong with it, or names the ones there are."""
+    """The variant of that name and direction. Raises `BadRequest`, which says why the template is invalid, or which variants
+    exist."""
     there = [v for v in discover(root) if v.direction == direction]
     for variant in there:
         if variant.name == name:
@@ -156,7 +157,7 @@ def find(name: str, direction: str, *, root: Path | None = None) -> Variant:
 
 
 def texts_stamp(root: Path | None = None) -> tuple[tuple[str, int, int], ...]:
-    """Changes when a template or a header does."""
+    """A value that changes when a template or a header changes."""
     return tuple(sorted((path, s.st_mtime_ns, s.st_size) for folder, _, names in os.walk(_root(root)) for name in names
                         if name.endswith((".cu", ".cuh")) and (s := os.stat(path := os.path.join(folder, name)))))
 
@@ -175,7 +176,8 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
-    """Changes when a template does. It is asked for with every trial of a session, so it is read without `Path`."""
+    """A value that changes when a template changes. It is needed for every trial of a session, so it is computed without
+    `Path`, which is slow."""
     found = []
     for folder in FOLDERS:
         if os.path.isdir(where := f"{root}/{folder}"):
@@ -192,7 +194,7 @@ def _discover(root: Path, _stamp: object) -> tuple[tuple[Variant, ...], tuple[tu
     for path in _files(root):
         try:
             found += _read(path, {v.key for v in found})
-        except RenderError as error:  # costs this template alone
+        except RenderError as error:  # only this template is left out
             wrong.append((f"{path.parent.name}/{path.stem}", error))
     return tuple(_in_reading_order(sorted(found, key=lambda v: v.name))), tuple(wrong)
 
@@ -223,7 +225,7 @@ def _head(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(found["toml"])
     except tomllib.TOMLDecodeError as error:
-        above = text.count("\n", 0, found.start("toml"))  # the TOML's line 1 is not the file's
+        above = text.count("\n", 0, found.start("toml"))  # lines are counted from the start of the TOML text, not of the file
         said = re.sub(r"(?<=line )\d+", lambda line: str(int(line[0]) + above), str(error))
         raise RenderError(f"The header of {path.name} is not TOML: {said}.",
                           advice="Correct the line of the header named above.") from error
@@ -234,7 +236,8 @@ def _shared(computes: object) -> bool:
 
 
 def _in_reading_order(variants: list[Variant]) -> list[Variant]:
-    """Each after the one that it names; those that serve every layer as early as that allows."""
+    """Each variant after the one that it names. Within this order, variants with a run-time form come first: they serve every
+    layer."""
     placed: list[Variant] = []
     waiting = list(variants)
     while waiting:
@@ -294,7 +297,7 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
 
 
 def _direction(computes: list[str]) -> str:
-    """One direction is its own launcher; both gradients from one launch are the launcher `backward`."""
+    """The launcher: that of the one direction, or `backward` for both gradients from one launch."""
     if len(computes) == 1:
         return computes[0]
     if set(computes) == {GRAD_INPUT, GRAD_WEIGHT}:

@@ -1,4 +1,5 @@
-"""Samples of two contestants come in, a `Verdict` goes out: the ratio of their times, its interval, and FASTER, SLOWER, ...
+"""Computes a `Verdict` from the samples of two contestants: the ratio of their times, its interval, and FASTER, SLOWER, SAME or
+UNSURE.
 
 The interval is a percentile bootstrap of the median ratio (Efron and Tibshirani, An Introduction to the Bootstrap,
 chapter 13), seeded, so that the same samples always give the same verdict. Samples taken in turns are resampled as
@@ -16,12 +17,13 @@ import numpy.typing as npt
 
 FASTER, SLOWER, SAME, UNSURE = "FASTER", "SLOWER", "SAME", "UNSURE"
 MARGIN = 0.01              # two times that differ by less are the same time
-CLEAR = 0.2                # an interval must stay away from 1 by this part of its own width. For equal contestants one 95 %
-                           # interval in 20 leaves out 1, but only one in 150 by so much (normal samples; like 99.4 %)
-TOO_WIDE = 0.05            # an interval that reaches farther than this from 1 to one side shows nothing
+CLEAR = 0.2                # an interval must keep a distance from 1 of this part of its width. For equal contestants one 95 %
+                           # interval in 20 excludes 1, but only one in 150 by this distance (normal samples; as a 99.4 %
+                           # interval)
+TOO_WIDE = 0.05            # an interval with an end farther from 1 than this is too wide for SAME
 FEWEST = 5                 # below so many samples there is no interval
 _RESAMPLES = 1000
-_MOST = 600                # samples of one side that are used; with MARGIN, more would not change a verdict
+_MOST = 600                # the most samples of one side that are used; because of MARGIN, more would not change a verdict
 _SEED = 20_011
 
 _Samples = npt.NDArray[np.float64]
@@ -29,7 +31,7 @@ _Samples = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Verdict:
-    """theirs / ours (above 1: ours is faster) with its 95 % interval, None below five samples, and the word."""
+    """The ratio theirs / ours (above 1: ours is faster), its 95 % interval (None below five samples), and the word."""
 
     value: float
     low: float | None
@@ -60,8 +62,8 @@ def from_samples(ours: Sequence[float], theirs: Sequence[float], *, paired: bool
 
 
 def widened(verdict: Verdict, ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> Verdict:
-    """A verdict of pairs whose times are known only within bounds, (least, most) of each sample. It must hold for every time
-    within the bounds. Without bounds the verdict stays as it is."""
+    """The verdict of pairs whose times are known only within bounds: (least, most) of each sample. The verdict is one that
+    holds for all times within the bounds. Without bounds it is unchanged."""
     if not ours or not theirs:
         return verdict
     worst = from_samples([most for _, most in ours], [least for least, _ in theirs], paired=True)
@@ -73,7 +75,7 @@ def widened(verdict: Verdict, ours: Sequence[Sequence[float]], theirs: Sequence[
 
 
 def from_quartiles(ours: tuple[float, float, float, int], theirs: tuple[float, float, float, int]) -> Verdict:
-    """The verdict if the samples are not there: from (median, q25, q75, count) of each side.
+    """The verdict without samples, from (median, q25, q75, count) of each side.
 
     Each median's standard error is taken as 0.93 * IQR / sqrt(n): the IQR's estimate of sigma, times 1.253 for a
     median of normal samples (McGill, Tukey and Larsen 1978).
@@ -88,7 +90,7 @@ def from_quartiles(ours: tuple[float, float, float, int], theirs: tuple[float, f
 
 def word(value: float, low: float, high: float) -> str:
     """FASTER: the interval is above 1.01 and clear of 1 (`CLEAR`). SLOWER: it is below 0.99 and clear of 1. SAME: it is within
-    1 % of 1; or the ratio is, and the interval contains 1 and is not `TOO_WIDE`. Else UNSURE."""
+    1 % of 1; or the ratio is within 1 % of 1, and the interval contains 1 and is not `TOO_WIDE`. Else UNSURE."""
     clear = (high / low) ** CLEAR
     if low > max(1 + MARGIN, clear):
         return FASTER
@@ -100,7 +102,8 @@ def word(value: float, low: float, high: float) -> str:
 
 
 def more_samples(verdict: Verdict, samples: int) -> int | None:
-    """About how many more samples would settle an UNSURE verdict: the interval narrows with the root of their number.
+    """An estimate of how many more samples would decide an UNSURE verdict. The width of the interval is taken as proportional
+    to 1 / sqrt(number of samples).
 
     None if it is settled, if there is no interval, or if the ratio is at a limit between two verdicts.
     """
@@ -120,7 +123,7 @@ def _medians(random: np.random.Generator, values: _Samples) -> _Samples:
 
 
 def _thinned(values: _Samples) -> _Samples:
-    """Evenly spaced members, so that a long run is represented from its beginning to its end."""
+    """Evenly spaced samples, so that all of a long run is represented."""
     if len(values) <= _MOST:
         return values
     kept: _Samples = values[np.linspace(0, len(values) - 1, _MOST).round().astype(int)]

@@ -1,4 +1,5 @@
-"""Where a result is wrong: shares by place, the smallest case, a known mistake that gives the same. And the sentence of it."""
+"""Where a result is wrong: the shares of wrong values by place, the smallest case, a known mistake that gives the same values,
+and a sentence about them."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from dataclasses import dataclass, field
 from . import numbers
 from .check_parts import LooksLike
 
-ALL = 1000     # shares are whole numbers: of a thousand values, so many are wrong
-_ALIKE = 4     # parts whose shares differ by no more than a fourth of the largest are alike
+ALL = 1000     # shares are whole numbers: the wrong values of a thousand
+_ALIKE = 4     # parts count as equal if their shares differ by at most a fourth of the largest share
 _MOST_SAID = 3
-SHORT = {"output": "y"}   # as sentences name it
+SHORT = {"output": "y"}   # the names of the results in sentences
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class Term:
 
 @dataclass(frozen=True)
 class SmallestWrong:
-    """The smallest batch and input of the layer on which the kernel is still wrong, and its first wrong element. `terms`: what
-    the element is the sum of, without the bias; none for gradients of parameters. `said`: what the difference is equal to."""
+    """The smallest batch and input of the layer on which the kernel is still wrong, and its first wrong element. `terms`: the
+    summands of the element, without the bias; none for gradients of parameters. `said`: a sentence that says which summands the
+    difference equals."""
 
     batch: int
     input_size: tuple[int, ...]
@@ -40,9 +42,10 @@ class SmallestWrong:
 
 @dataclass(frozen=True)
 class WrongValues:
-    """Shares are of ALL. `shares`: the map, of `cells` cells along the positions (a filter's taps for grad_weight), last
-    dimension fastest; a cell has `step` positions along each. `along`: what is counted -> the share of each of its parts.
-    `decades`: (d, count): so many wrong values are off by 10^d to 10^(d+1) times the root mean square of the truth."""
+    """All shares are numbers out of ALL. `shares`: a map with `cells` cells along each dimension of the positions (for
+    grad_weight: the taps of a filter), the last dimension fastest. A cell has `step` positions along each dimension. `along`:
+    an index, such as the channel -> the share of each of its values. `decades`: (d, count): `count` wrong values differ by 10^d
+    to 10^(d+1) times the root mean square of the truth."""
 
     tensor: str
     inputs: str
@@ -67,7 +70,7 @@ class WrongValues:
 
 
 def sentence(found: WrongValues) -> str:
-    """What tells most, in one to three sentences."""
+    """The most useful facts, in one to three sentences."""
     parts = [text for name, shares in found.along.items() if (text := _where(name, shares))]
     said = [f"Wrong are {'; '.join(parts[:_MOST_SAID])}." if parts else "No place is worse than the others."]
     if found.looks_like is not None and found.looks_like.found:
