@@ -21,7 +21,7 @@ from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.feed import EVENT, TuneRequest
 from workbench.drive.tuning.tune import tune
 from workbench.faces.cli import main
-from workbench.faces.ui import running
+from workbench.faces.ui import running, state
 
 from ..drive.conftest import until
 from .test_report import CPU, WORK, pytorch, trial
@@ -134,16 +134,18 @@ def test_a_tune_that_finds_nothing_right_counts_the_reasons(sessions: Path, runn
 
 @pytest.fixture
 def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A compiler that compiles nothing for an hour."""
+    """A compiler that compiles nothing for an hour, and workers of its own: those of another test have found theirs already."""
     script = tmp_path / "g++"
     script.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*) sleep 3600;; esac\nexec {shutil.which("g++")} "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("KERNEL_WORKBENCH_CXX", str(script))
     monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
-    yield
-    for one in running.tunes_under_way():
-        one.stop()
-        assert one.wait(60)
+    with Runner() as own:
+        monkeypatch.setattr(state, "runner", lambda: own)
+        yield
+        for one in running.tunes_under_way():
+            one.stop()
+            assert one.wait(60)
 
 
 def test_start_runs_until_stop_in_every_tab(sessions: Path, waiting: None) -> None:
