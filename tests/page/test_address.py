@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import streamlit as st
 
 from workbench.drive.sessions.session import Session
-from workbench.faces.ui import state
+from workbench.faces.ui import layer_form, state
 
 from .test_belongs import said, tab
 from .test_report import pytorch, trial
@@ -48,6 +49,24 @@ def test_a_link_to_the_workbench_brings_every_choice_back(sessions):
     at.button(key="pick None").click().run()
     at.checkbox(key="tick grad_input gathered_mma").check().run()
     assert written(at, "workbench")["only"] == "grad_input/gathered_mma" and "without" not in written(at, "workbench")
+
+
+@pytest.mark.parametrize("page", ["", "tune"])
+@pytest.mark.parametrize("until", ["_preset_values", "_parsed", "_selects", "_precision"])
+def test_a_link_holds_when_its_first_drawing_is_cut_short(sessions, monkeypatch, page, until):
+    """As by a click, or by Back while it is drawn: Streamlit then begins the drawing anew."""
+    real, calls = getattr(layer_form, until), []
+
+    def cut(*given, **more):
+        calls.append(given)
+        return real(*given, **more) if calls[1:] else st.rerun()
+    monkeypatch.setattr(layer_form, until, cut)
+    link = {"preset": "kb79", "size": "small", "stride": "3", "bias": "yes", "device": "cuda:7", "precision": "ieee"}
+    at = tab(page, **link, **({} if page else {"without": "forward/naive_gather"}))
+    there = written(at, page or "workbench")
+    assert link.items() <= there.items() and len(calls) > 1 and "cannot be read" not in said(at)
+    assert there.get("without", "") == ("" if page else "forward/naive_gather")
+    assert f"This machine has no cuda:7; {'Start' if page else 'Run'} uses cpu." in said(at)
 
 
 def test_a_choice_in_a_link_that_there_is_not_is_named(sessions):

@@ -47,8 +47,9 @@ def tab(page: str = "", **asked: str) -> AppTest:
 
 
 def _one_page(name: str) -> None:
-    from workbench.faces.ui import check_page, compare_page, inspect_page, machine_page, state
-    module = {"check": check_page, "inspect": inspect_page, "compare": compare_page, "machine": machine_page}[name]
+    from workbench.faces.ui import check_page, compare_page, inspect_page, machine_page, state, tune_page
+    module = {"check": check_page, "inspect": inspect_page, "compare": compare_page, "machine": machine_page,
+              "tune": tune_page}[name]
     state.guarded(module.draw, name, module.KEYS)()
 
 

@@ -45,9 +45,11 @@ export default function({data}) {
 def begin(page: str, own: Sequence[str]) -> None:
     """Before the page is drawn. Where the browser came with another address than the page wrote last (a link, or Back to an
     earlier visit), the page's choices are forgotten, so that each is taken from that address. `own` are the keys of its
-    widgets; one that ends in a space stands for all that begin so."""
+    widgets; one that ends in a space stands for all that begin so. Where the drawing that followed a link was cut short, the
+    next one takes from the link what nobody has chosen."""
     state = st.session_state
     came = {name: st.query_params.get_all(name) for name in st.query_params}
+    cut_short = (page, came) == state.get(_CAME) and not state.get(_DRAWN, True)
     followed = bool(came) and (page, came) != state.get(_CAME) and came != state.get(f"address of {page}")
     if followed:
         for key in [k for k in state if isinstance(k, str) and any(k == o or o[-1] == " " and k.startswith(o) for o in own)]:
@@ -55,7 +57,8 @@ def begin(page: str, own: Sequence[str]) -> None:
         for key in own:
             state.pop(f"lost {key}", None)
         state.pop(f"address of {page}", None)  # the choices no longer are what it says, also if this drawing is cut short
-    state[_CAME], state[_LINK], state[_NOTES], state[_DRAWN] = (page, came), came if followed else {}, {}, False
+    link = came if followed else state.get(_LINK, {}) if cut_short else {}
+    state[_DRAWN], state[_LINK], state[_NOTES], state[_CAME] = False, link, {}, (page, came)
 
 
 def wants(name: str) -> str:

@@ -114,21 +114,24 @@ def _title(name: str) -> str:
 
 
 def _seed() -> None:
-    """First run of a browser session: from the address, else #74 in the size that suits the device."""
-    if "preset" in st.session_state:
+    """First drawing of a tab: from the address, else #74 in the size that suits the device. Where it was cut short, by a click
+    or by another address, it begins anew: `bias` is written last."""
+    if all(name in st.session_state for name in ("preset", *_FIELDS, "bias")):
         return
     has_gpu = any(d != state.CPU for d in state.device_names())
+    for name in ("preset", "size", "dtype", "memory_format"):
+        st.session_state.pop(name, None)
     unknown = {key: address.seed(key, there, usual) for key, there, usual in (
         ("preset", (*PRESETS, *FREE), "kb74"), ("size", SIZES, "full" if has_gpu else "small"),
         ("dtype", DTYPES, "float32"), ("memory_format", MEMORY_FORMATS, "contiguous"))}
-    _fill()
+    values, bias = _preset_values(st.session_state["preset"], st.session_state["size"])
     st.session_state[_UNKNOWN] = [
         f"The {name} {asked!r} in the link is not known. The page shows {st.session_state[name]}."
         for name, asked in unknown.items() if asked]
     for name in _FIELDS:
-        st.session_state[name] = address.wants(name) or st.session_state[name]
-    if address.wants("bias") in ("yes", "no"):
-        st.session_state["bias"] = address.wants("bias")
+        st.session_state[name] = address.wants(name) or values[name]
+    asked = address.wants("bias")
+    st.session_state["bias"] = asked if asked in ("yes", "no") else bias
 
 
 def _fill() -> None:

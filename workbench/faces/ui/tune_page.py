@@ -249,22 +249,24 @@ def _open_tune() -> None:
     if "next session" in st.session_state:
         st.session_state["session"] = st.session_state.pop("next session")
     now = st.session_state.get("session") or address.wants("session")
+    if request := _chosen_tune(now):
+        devices = list(state.device_names())
+        device = request.device if request.device in devices else st.session_state.get("device", devices[0])
+        layer_form.show(request.workload, device, now)
+        _fill(request)
+    st.session_state["tune session before"] = now  # last: a drawing that is cut short before fills the form once more
+
+
+def _chosen_tune(now: str) -> TuneRequest | None:
+    """What the session that was just chosen was asked to tune; None where the form already shows something of it."""
     before = st.session_state.get("tune session before")
-    st.session_state["tune session before"] = now
     if not now or now in (before, state.NEW) or before is None and address.wants("preset"):
-        return
+        return None
     path = state.session_paths().get(now)
     event = next((e for e in reversed(tune_panels.events_of(path)) if e.get("event") == EVENT), None) if path else None
-    if event is None:
-        return
-    request = tune_panels.read_request(event)
+    request = tune_panels.read_request(event) if event else None
     last = st.session_state.get("last workload")
-    if request is None or last is not None and tune_panels.asked_of(path, last) is not None:
-        return
-    devices = list(state.device_names())
-    device = request.device if request.device in devices else st.session_state.get("device", devices[0])
-    layer_form.show(request.workload, device, now)
-    _fill(request)
+    return None if last is not None and tune_panels.asked_of(path, last) is not None else request
 
 
 def _fill(request: TuneRequest) -> None:
@@ -312,7 +314,8 @@ def _promise(request: TuneRequest | None, choice: Choice) -> str:
     limit = (f"{numbers.count(request.trials)} candidates" if request.trials else "every candidate of the search space"
              if not seconds else f"about {seconds / 60:g} minutes" if seconds > 90 else f"about {seconds:.0f} seconds")
     emulated = " The kernels are emulated: their times do not predict a GPU." if choice.device == state.CPU else ""
-    return f"Start searches {', '.join(request.directions)} on {choice.device}: {limit}.{emulated}"
+    linked = f" This machine has no {choice.linked}; Start uses {choice.device}." if choice.linked else ""
+    return f"Start searches {', '.join(request.directions)} on {choice.device}: {limit}.{emulated}{linked}"
 
 
 def _space(request: TuneRequest) -> None:

@@ -28,7 +28,8 @@ _CHIP_CHARACTERS = 64
 
 
 def take_from_link(variants: Sequence[Variant]) -> None:
-    """Ticks and values that a link names: `only` these variants or all `without` those, and `set` values."""
+    """Ticks and values that a link names: `only` these variants or all `without` those, and `set` values. What somebody has
+    chosen since stays."""
     by_key = {v.key: v for v in variants}
     lists = {name: [k for k in address.wants(name).split(",") if k] for name in ("only", "without")}
     for name, keys in lists.items():
@@ -36,14 +37,14 @@ def take_from_link(variants: Sequence[Variant]) -> None:
             if key not in by_key:
                 state.not_known("variant", key, "The other choices of the link are kept.")
         for variant in variants if keys else ():
-            st.session_state[f"tick {_key(variant)}"] = (variant.key in keys) == (name == "only")
+            st.session_state.setdefault(f"tick {_key(variant)}", (variant.key in keys) == (name == "only"))
     for asked in filter(None, address.wants_all("set")):
         where, _, text = asked.partition("=")
         key, _, tunable = where.rpartition(".")
         known = {t.name: t for t in by_key[key].tune} if key in by_key else {}
         values = [int(v) for v in text.split(",") if v.lstrip("-").isdigit()]
         if tunable in known and values and set(values) <= set(known[tunable].values):
-            st.session_state[f"set {_key(by_key[key])} {tunable}"] = values
+            st.session_state.setdefault(f"set {_key(by_key[key])} {tunable}", values)
             st.session_state["several"] = st.session_state.get("several", False) or len(values) > 1
         else:
             state.not_known("value", asked, "The variant's default is taken.")
