@@ -388,9 +388,11 @@ def test_results_are_in_sight_at_1440_at_1024_and_at_twice_the_size_in_light_and
         run.click(trial=True)  # nothing lies over it
     for scheme in ("light", "dark"):
         if scheme == "dark":
-            page.emulate_media(color_scheme=scheme)
-            page.reload()
-            page.locator(".js-plotly-plot .annotation-text").first.wait_for()
+            drawn = page.locator(".js-plotly-plot .ytick text").first
+            before = drawn.evaluate("text => getComputedStyle(text).fill")
+            page.emulate_media(color_scheme=scheme)  # while the page is open
+            page.wait_for_function("before => getComputedStyle(document.querySelector('.js-plotly-plot .ytick text')).fill "
+                                   "!== before", arg=before)
             settled()
         dark = page.get_by_test_id("stApp").evaluate("e => getComputedStyle(e).backgroundColor") != "rgb(255, 255, 255)"
         found = {what: page.evaluate(_CONTRAST, what) for what in _TEXTS}

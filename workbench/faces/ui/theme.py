@@ -113,9 +113,14 @@ _MARKS = {"OK": ("✓", "good"), "PASSED": ("✓", "good"), "FOUND": ("✓", "go
 CHIP_COLOURS = {"good": "green", "bad": "red", "warn": "orange", "neu": "gray", "uns": "violet", "run": "blue"}
 RUN_KEY, STOP_KEY, NEXT_KEY, PREVIOUS_KEY = "Ctrl+Enter", "Shift+S", "J", "K"  # a button's hover names its key
 # `/` goes to the editor's search, else opens that of the first table, else goes to the first choice on the left.
+# Streamlit calls this once more when its theme changes, and draws nothing: charts have their colours from the server, so it asks
+# for a drawing.
 _KEYS = st.components.v2.component(
     "kernel_workbench_keys", html="<i hidden></i>", isolate_styles=False,
-    js="""export default function() {
+    js="""export default function({parentElement, setTriggerValue}) {
+  const ground = getComputedStyle(parentElement).getPropertyValue('--st-background-color');
+  if (window.kwGround && window.kwGround !== ground) setTriggerValue('theme', ground);
+  window.kwGround = ground;
   if (window.kwKeys) return;
   window.kwKeys = true;
   addEventListener('keydown', event => {
@@ -141,9 +146,10 @@ _SVG = st.components.v2.component(
 
 
 def keys() -> None:
-    """The keys that Streamlit's buttons do not have; asked for once by the entry file."""
+    """The keys that Streamlit's buttons do not have, and a new drawing when the theme changes; asked for once by the entry
+    file."""
     with st.container(key="keys"):
-        _KEYS(key="keys-box")
+        _KEYS(key="keys-box", on_theme_change=lambda: None)
 
 
 def mark(word: str) -> tuple[str, str]:
