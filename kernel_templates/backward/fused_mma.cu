@@ -17,12 +17,12 @@ needs     = [
 TILE      = {values = [32, 64, 128, 256], default = 128, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "rows of grad_output in shared memory at once, as many as fit"}
 SHARED_KB = {values = [110, 160, 224], default = 224, help = "shared memory of a block in KB, at most"}
-W_WARPS   = {values = [4, 8, 16], default = 4, help = "warps that sum grad_weight; they divide channels, then positions"}
+W_WARPS   = {values = [4, 8, 16], default = 4, help = "warps that sum grad_weight; they share channels first, then positions"}
 X_WARPS   = {values = [2, 4, 8], default = 4, help = "target number of warps that sum grad_input"}
 X_M_TILES = {values = [1, 2], default = 1, help = "tiles of 16 input channels per warp that sums grad_input"}
 X_UNROLL  = {values = [1, 2, 4], default = 1, help = "chunks of 8 output channels per iteration of the loop"}
 STAGGER   = {values = [0, 1], default = 0, help = "1: the two groups of warps copy at different times (needs 3 stages)"}
-BLOCKS    = {values = [0, 132, 264, 528], default = 0, help = "target number of blocks; they divide the tiles (0: 132 or 264)"}
+BLOCKS    = {values = [0, 132, 264, 528], default = 0, help = "target number of blocks that share the tiles (0: 132 or 264)"}
 
 [derived]
 ci      = "layer.in_channels // layer.groups"
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(FusedPlan<Layer, Tune>::THREADS, FusedPlan<Lay
     const_loop<0, ROWS>([&](auto constant_row) {
       constexpr int ROW = decltype(constant_row)::value;
       if (at.row != ROW) return;  // a constant, so that sums stay registers
-      if constexpr (Plan::THREE) {  // sums of one step only are left to the tensor cores, 8 output channels at a time
+      if constexpr (Plan::THREE) {  // the tensor cores sum over one step and 8 output channels only
         const_loop<0, Plan::NB>([&](auto column) {
           constexpr int N = decltype(column)::value;
           SplitMmaSums<OneColumn<Plan>> few = {};

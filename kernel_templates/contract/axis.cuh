@@ -13,8 +13,8 @@ struct StripAxis {
   static constexpr int IN_STEP = FORWARD ? 1 : STRIDE;
   static constexpr int OUT_STEP = FORWARD ? STRIDE : 1;
   static constexpr int REACH = (KERNEL - 1) * DILATION / (FORWARD ? STRIDE : 1);  // the farthest offset
-  static constexpr int FIRST = FORWARD ? PADDING / STRIDE : 0;                    // steps that padding crops whole
-  static constexpr int CUT = FORWARD ? PADDING % STRIDE : 0;                      // outputs it crops of the next one
+  static constexpr int FIRST = FORWARD ? PADDING / STRIDE : 0;                    // steps that padding removes
+  static constexpr int CUT = FORWARD ? PADDING % STRIDE : 0;                      // outputs removed from the next one
   static constexpr int BASE = FORWARD ? FIRST - REACH : -PADDING;
 
   static constexpr __host__ __device__ int residue(int tap) { return FORWARD ? tap * DILATION % STRIDE : 0; }

@@ -5,7 +5,7 @@
 #include "contract/problem.cuh"
 #include "contract/scalar.cuh"
 
-// Which template functions a variant has to offer: see docs/writing-a-variant.md.
+// docs/writing-a-variant.md lists the template functions that a variant must define.
 #define KW_EXPORT_WORKSPACE(symbol, query, Layer, Tune)                                                        \
   extern "C" __attribute__((visibility("default"))) long long symbol##_workspace(const Problem* problem) {     \
     Layer layer;                                                                                               \

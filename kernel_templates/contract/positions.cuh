@@ -42,7 +42,7 @@ __host__ __device__ Tap tap_at(const Layer& layer, const Sizes& sizes, int tap) 
 }
 
 // True if the tap meets the output at this position. Along an axis with kernel 1 and no padding it always does. With a
-// constant layer that test folds away, so a 1-D layer tests one axis only.
+// constant layer the compiler removes that test, so a 1-D layer tests one axis only.
 template <class Layer>
 __device__ __forceinline__ bool meets(const Layer& layer, const Tap& tap, const Position& at) {
   return ((layer.kernel_d == 1 && layer.padding_d == 0) || tap.d.holds(at.d)) &&

@@ -4,7 +4,7 @@
 
 // Computes N sums at once, N a power of two up to 32. Afterwards lane l holds the sum of value[l / (32 / N)] over the
 // warp.
-// At each of the first log2(N) steps a lane keeps half of its values and gives away the other half, so all sums
+// At each of the first log2(N) steps a lane keeps half of its values and sends the other half, so all sums
 // together take N - 1 shuffles plus log2(32 / N), not 5 * N. Every lane of a full warp calls it. It overwrites `value`.
 template <int KEPT, int DISTANCE, int N, class Sum>
 __device__ __forceinline__ void exchange_halves(Sum (&value)[N], int lane) {

@@ -19,7 +19,7 @@ struct RowTaps {
   }
   static constexpr __host__ __device__ int shift(int k) { return int((offset(k) - residue(k)) / Layer::stride_w); }
 
-  // Taps are summed in groups of neighbours, equally long if the reach allows it. Returns the end of the group that
+  // Taps are summed in groups of neighbours, of equal length if REACH allows it. Returns the end of the group that
   // begins at `first`.
   static constexpr __host__ __device__ int group_end(int first) {
     const int length = ceil_div(Layer::kernel_w, ceil_div(Layer::kernel_w, MOST));

@@ -1,4 +1,4 @@
-// The second stage of split_mma, fused_mma, packed_wgmma and strip_wgmma: partial sums are added up and become weights.
+// The second stage of split_mma, fused_mma, packed_wgmma and strip_wgmma: partial sums are added to grad_weight.
 // They lie in slots, in the order in which warps hold them as fragments of products.
 #pragma once
 #include "contract/scalar.cuh"
@@ -37,7 +37,7 @@ struct Digits {
   }
 };
 
-// Channels beyond the group only fill up a fragment; they are no weights.
+// Channels beyond the group only fill up a fragment; they are not stored.
 template <class Layer, class Plan>
 __device__ __forceinline__ void store_weight(typename Layer::scalar* __restrict__ grad_weight, int group, int ci,
                                              int co, int tap_row, int k, float value) {
@@ -46,8 +46,8 @@ __device__ __forceinline__ void store_weight(typename Layer::scalar* __restrict_
                 1LL * tap_row * Layer::kernel_w + k] = narrow<typename Layer::scalar>(value);
 }
 
-// For strips (families/strip_wgmma/plan.cuh): a fragment is (warp, eight columns) of 64 channels of U x a part of V,
-// for all taps of a row.
+// For strips (families/strip_wgmma/plan.cuh): a fragment is 16 of 64 channels of U (one for each warp) x 8 columns,
+// which are pairs (tap, channel of a part of V).
 template <class Layer, class Plan>
 __device__ __forceinline__ void store_strip_weights(typename Layer::scalar* __restrict__ grad_weight,
                                                     const SlotSums& sums, int warp, int eight, int group, int u_part,

@@ -32,7 +32,7 @@ __host__ __device__ __forceinline__ Taps taps_of_output(int o, int kernel, int s
     ++first;
   }
   const bool none = remainder != 0 || first >= kernel;
-  // A remainder of 0 makes the division exact, also where k * dilation passes o + padding.
+  // A remainder of 0 makes the division exact, also if k * dilation exceeds o + padding.
   return {first, step, none ? 0 : ceil_div(kernel - first, step), (shifted - first * dilation) / stride,
           -(dilation / divisor)};
 }
@@ -45,7 +45,7 @@ __host__ __device__ __forceinline__ Taps taps_of_input(int i, int kernel, int st
 // The same taps without those that fall off the other tensor, which has positions 0 .. size - 1.
 __host__ __device__ __forceinline__ Taps inside(Taps taps, int size) {
   const int pace = taps.at_step < 0 ? -taps.at_step : taps.at_step;
-  const int before = taps.at_step < 0 ? taps.at - (size - 1) : -taps.at;  // > 0: so far off is the first tap
+  const int before = taps.at_step < 0 ? taps.at - (size - 1) : -taps.at;  // > 0: distance of the first tap
   const int room = taps.at_step < 0 ? taps.at : size - 1 - taps.at;       // < 0: every tap is beyond the end
   const int skipped = before > 0 ? ceil_div(before, pace) : 0;
   const int end = room < 0 ? 0 : room / pace + 1;
@@ -55,7 +55,7 @@ __host__ __device__ __forceinline__ Taps inside(Taps taps, int size) {
 }
 
 // What the positions of a thread or a warp meet: taps in three dimensions. The taps of d and h are all inside the
-// source. Position p meets the source p * span further along W than w says, inside the source or not.
+// source. `w` is for position 0; position p meets the source p * span further along W, which may be outside.
 struct TapGrid {
   Taps d, h, w;
   int span;

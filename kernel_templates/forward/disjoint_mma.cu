@@ -45,7 +45,7 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 struct DisjointArguments {
   const float* input;
   const float* weight;
-  const float* packed;  // what a block does not pack itself
+  const float* packed;  // weights, unless blocks pack them
   const float* bias;
   float* output;
   Sizes sizes;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOC
         }
 #pragma unroll
         for (int piece = 0; piece < P::PIECES; ++piece) {
-          if constexpr (P::THREE) {  // low * low is below the last place
+          if constexpr (P::THREE) {  // low * low is less than one ulp
             mma_m16n8k8_tf32(sum[i][piece], A[1], high[slab][piece], sum[i][piece]);
             mma_m16n8k8_tf32(sum[i][piece], A[0], low[slab][piece], sum[i][piece]);
           }
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOC
             for (int k = 0; k < P::CHUNKS; ++k) {
               load(item, k);
               split();
-              // tf32x3: tensor cores cut their sums off, so these leave them and are added up where additions round.
+              // tf32x3: tensor cores truncate sums, so they sum one chunk only; chunks are added in fp32.
               float few[TAPS][P::PIECES][4] = {};
               multiply(few, weights + k * (P::HELD * KW * P::PARTS * 128), Constant<FIRST>{}, Constant<TAPS>{});
 #pragma unroll
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOC
                   for (int e = 0; e < 4; ++e) sum[i][piece][e] += few[i][piece][e];
             }
           }
-          if (Tune::IMAGES == 1 && FIRST == 0) __syncthreads();  // the row before has left
+          if (Tune::IMAGES == 1 && FIRST == 0) __syncthreads();  // the previous row is stored
 #pragma unroll
           for (int i = 0; i < TAPS; ++i)
 #pragma unroll
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOC
       for (int m = warp; m < 16 && m0 + m < P::M; m += P::WARPS) {
         float* const out = a.output + ((n * Layer::groups + group) * P::M + m0 + m) * out_volume + od * out_plane +
                            1LL * oh * sizes.out_w;
-        // Of several chunks each has the sectors that begin in its own positions.
+        // A chunk stores the sectors that begin in its own positions.
         const auto sector = [&](int w) { return w + int(-(reinterpret_cast<size_t>(out) / 4 + w) & 7); };
         const int from = chunk == 0 ? 0 : sector(origin);
         const int end = min(chunk + 1 == a.chunks ? end_w : sector(end_w), sizes.out_w);
@@ -270,7 +270,7 @@ cudaError_t launch_disjoint(const DisjointArguments& a, cudaStream_t stream) {
   if (error == cudaSuccess)
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, P::THREADS, size_t(P::SHARED_BYTES));
   if (error != cudaSuccess) return error;
-  // One wave, in which all blocks have the same number of items, as near as can be.
+  // One wave, in which the blocks have almost the same number of items.
   long long each = 1LL * processors * (blocks > 0 ? blocks : 1) / P::CELLS;
   each = each < 1 ? 1 : each < a.items ? each : a.items;
   each = ceil_div(a.items, ceil_div(a.items, each));

@@ -17,7 +17,7 @@ arch      = "sm_90a"
 CELLS   = {values = [0, 32, 64, 96, 128], default = 0, help = "input positions whose outputs a warpgroup sums (0: automatic)"}
 TEAMS   = {values = [1, 2, 3], default = 2, help = "warpgroups of a block; more of them store longer runs of the result"}
 BUFFERS = {values = [1, 2], default = 1, help = "buffers for staged inputs; with 2, one barrier per chunk instead of two"}
-OWNED   = {values = [32, 128], default = 32, help = "aligned bytes of the result that only one block writes"}
+OWNED   = {values = [32, 128], default = 32, help = "each aligned piece of so many bytes of the result is written by one block"}
 
 [derived]
 classes     = "1 if layer.dilation_w % layer.stride_w == 0 else min(layer.kernel_w, layer.stride_w)"
@@ -130,16 +130,16 @@ __device__ __forceinline__ void residue_products(float (&sum)[P::CLASSES][P::CEL
   for (int c = 0; c < P::CLASSES; ++c) wgmma_own(sum[c]);
 }
 
-// Compared with wgmma_ping_pong, for layers whose time goes to memory:
+// Compared with wgmma_ping_pong, for layers that are limited by memory:
 // - Each output residue along W has its own sum over the same staged inputs; a tap is a shift of a descriptor. Residues
 //   without taps are zeros (or the bias), which lie in the images from the first tile on.
 // - No warp has a special duty: all load, multiply and store together. Meanwhile the next tile's inputs are loaded into
 //   registers. No warp waits for stores.
 // - All warpgroups of a block store into the same rows, side by side along W: runs of 2 KB of a row (two teams, stride
 //   2). Neighbouring tiles overlap by a few cells, so each sector of 32 bytes has one writer.
-// - A block takes the next tile when it has finished one, so the tiles under way lie together in memory. Which block
-//   has which tile changes no result.
-// - Half of the shared memory is left to the L1 cache, where loads that do not begin at a sector find their neighbours.
+// - A block takes the next tile when it has finished one, so tiles that run at the same time are neighbours in memory. Results
+//   do not depend on which block has which tile.
+// - Shared memory that blocks do not use is L1 cache, where loads that are not aligned to sectors find their neighbours.
 //
 // thread -> data: a warp has 16 channels of its team's cells.
 // Barriers of the block: inputs are complete before they are multiplied, and multiplied before they are overwritten.
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(ResiduePlan<Layer, Tune>::THREADS, ResiduePlan
   if (P::HAS_BIAS && threadIdx.x < 64)
     bias[threadIdx.x] = channel + int(threadIdx.x) < P::M ? __ldg(a.bias + group * P::M + channel + threadIdx.x) : 0.0f;
 
-  // Blocks take tiles in the order in which they get to them, so what is under way lies together in memory.
+  // A block takes the next tile when it has finished one, so tiles that run at the same time are neighbours in memory.
   int* const taken = reinterpret_cast<int*>(bias + 64);
   int next = 0, ticket = 0, turn = 0, buffer = 0;
   if (threadIdx.x == 0) ticket = workers + atomicAdd(a.tickets + variety, 1);

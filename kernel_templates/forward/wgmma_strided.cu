@@ -49,7 +49,7 @@ smem_bytes = ">= Plan::BYTES"
 // plan.cuh has the words.
 
 // thread -> data: positions of four channels, 32 neighbours a warp. The positions beyond the tile, which taps of its
-// last cells meet, are divided one by one. A unit's first loads are issued before its place is free. Rows outside the
+// last cells meet, are distributed one by one. A unit's first loads are issued before its place is free. Rows outside the
 // input are zeros.
 template <class P, class Layer>
 __device__ __forceinline__ void paired_stage(const PairedArguments& a, float* ring, PairedBarriers barriers, int group,
@@ -188,8 +188,8 @@ struct PairedProducts {
   }
 };
 
-// A warpgroup takes every CONSUMERS-th (cell, residue along D), with all rows of its outputs. It gives units back once
-// none of its own products needs them any more, also those that it did not read. It waits for each unit before that,
+// A warpgroup takes every CONSUMERS-th (cell, residue along D), with all rows of its outputs. It frees a unit when
+// none of its products needs it any more, also a unit that it did not read. It waits for each unit before that,
 // because a barrier tells only whether an odd or an even number of phases has ended.
 template <class P, class Layer>
 __device__ __forceinline__ void paired_multiply(const PairedArguments& a, float* memory, unsigned ring, int image_at,
@@ -199,13 +199,13 @@ __device__ __forceinline__ void paired_multiply(const PairedArguments& a, float*
   const int lane = threadIdx.x % 32, channel = tile * P::CHANNELS + threadIdx.x % 128 / 32 * 8;
   int waited = 0, waited_slot = 0, waited_parity = 0;  // units that were seen to be full
   int released_slot = 0;                               // the next unit to hand back: the cell's first
-  int unit0 = 0, turn = 0;                             // the walk's first unit; whose work comes next
+  int unit0 = 0, turn = 0;                             // the walk's first unit; which warpgroup is next
   float bias = 0.0f;
   if constexpr (P::HAS_BIAS)
     if (channel + lane / 4 < P::M) bias = __ldg(a.bias + group * P::M + channel + lane / 4);
   mbarrier_wait(barriers.weights_there, 0);
   const auto release = [&](int units) {
-    __syncwarp();  // no lane still waits for these units: it would miss the phase
+    __syncwarp();  // a lane that still waits for these units would miss the phase
 #pragma unroll 1
     for (; units > 0; --units) {
       if (lane == 0) mbarrier_arrive(barriers.empty + 8 * released_slot);
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(256) pack_paired_weights(const float* __restri
 //   thread holds four neighbouring results and a quad 16. A warp stores what it has multiplied, through its own memory,
 //   in whole sectors. A warp waits for others only when it needs rows of the input.
 // - Weights come from registers. If a tap has only one residue, the zeros beside it take no memory. But an input that
-//   is not finite makes NaN of the result beside those that it meets.
+//   is not finite then makes the result of the other residue NaN.
 // - A block walks down H, so staged rows stay while the next results need them. Residues along D and H have different
 //   taps. All result rows of one residue along D belong to one warpgroup, one after the other.
 //

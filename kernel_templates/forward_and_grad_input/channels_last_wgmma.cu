@@ -2,7 +2,7 @@
 name      = "channels_last_wgmma"
 computes  = ["forward", "grad_input"]
 after     = "persistent_packed"
-idea      = "In channels_last 8 channels are 16 bytes in memory, as wgmma wants them: cp.async copies them as they lie."
+idea      = "In channels_last 8 channels are 16 bytes in memory, the unit of wgmma, so cp.async copies them unchanged."
 precision = ["fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "blocks * n <= 256", "stages >= 2",
@@ -87,8 +87,8 @@ __device__ __forceinline__ void row_products(float (&sum)[P::BLOCKS][P::N / 2], 
   });
 }
 
-// A warpgroup multiplies its ROWS positions of the tile. A stage is given back when the products of the next one have
-// been issued and its own are done.
+// A warpgroup multiplies its ROWS positions of the tile. A stage is freed when its products are done and those of
+// the next stage have been issued.
 template <class P>
 __device__ __forceinline__ void multiply_rows(const GatherArguments<typename P::Scalar>& a, unsigned ring,
                                               GatherBarriers barriers, int warpgroup) {
@@ -139,7 +139,7 @@ __device__ __forceinline__ void multiply_rows(const GatherArguments<typename P::
   }
 }
 
-// Blocks stay and take items in turn: neighbouring blocks have the varieties of one tile, which read the same source.
+// Blocks are persistent and take items in turn. Neighbouring blocks have the varieties of a tile: they read one source.
 // warpgroup -> data: 0 and 1 multiply, half of the tile each, and store; the others stage. They meet at mbarriers.
 // Bytes: the source once for each variety and each row of taps, mostly from L2; the result once.
 template <class P>

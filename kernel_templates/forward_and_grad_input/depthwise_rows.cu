@@ -89,7 +89,7 @@ __device__ __forceinline__ void store_runs(const Scalar (&run)[RUN], Scalar* ima
   __syncwarp();
 }
 
-// V is the widest of MOST, MOST / 2, ... that is at most `together`: the host has found out how rows lie.
+// V is the widest of MOST, MOST / 2, ... that is at most `together`, which the host has computed.
 template <int MOST, bool EXCHANGES, int PITCH, int RUN, class Scalar>
 __device__ __forceinline__ void store_runs_by(int together, const Scalar (&run)[RUN], Scalar* image, Scalar* to,
                                               int count, int lane) {
@@ -113,7 +113,7 @@ struct RowsArguments {
   int together;  // results that may be stored together
 };
 
-// Which tap rows kh meet a source row for row r of the results: source row ROW of a block of rows,
+// Which tap rows kh meet a source row for row r of the results. Here: source row ROW of a block of rows.
 template <class P, int ROW>
 struct BlockRows {
   static constexpr int TAP_ROWS = P::KH;
@@ -125,7 +125,7 @@ struct BlockRows {
   }
 };
 
-// or the one tap row that the caller has found for the one row of results.
+// Here: one tap row, found by the caller, for one row of results.
 struct SingleRow {
   static constexpr int TAP_ROWS = 1;
   static constexpr __host__ __device__ bool meets(int, int) { return true; }
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(P::THREADS, P::RESIDENT / P::THREADS) depthwis
 #pragma unroll
       for (int i = 0; i < P::RUN; ++i) own[i] = narrow<Scalar>(sum[u][r][i] + added);
       const long long place = (plane * a.result_d + slice) * result_plane + 1LL * row * a.result_w + run[u] * P::RUN;
-      const int left = a.result_w - run[u] * P::RUN;  // of the row; none or less behind its end
+      const int left = a.result_w - run[u] * P::RUN;  // results of the row from here on; <= 0: none
       store_runs_by<P::STORE, P::EXCHANGES, P::PITCH>(a.together, own, own_image, result + place,
                                                       inside || left < 0 ? left : 0, int(threadIdx.x) % 32);
     }

@@ -71,7 +71,7 @@ template <class P>
 struct GatheredSums {
   float of[P::MA][P::NB][4];
 
-  // Adds `few` to these, and empties it.
+  // Adds `few` to these sums and sets it to 0.
   __device__ __forceinline__ void take(GatheredSums& few) {
 #pragma unroll
     for (int i = 0; i < P::MA; ++i)
@@ -130,7 +130,7 @@ __device__ __forceinline__ void multiply_gathered(GatheredSums<P>& sum, const fl
       }
 #pragma unroll
       for (int j = 0; j < P::NB; ++j) {
-        if constexpr (P::THREE) {  // low * low is below the last place
+        if constexpr (P::THREE) {  // low * low is less than one ulp
           mma_m16n8k8_tf32(sum.of[i][j], A[P::PLANES - 1], high[j], sum.of[i][j]);
           mma_m16n8k8_tf32(sum.of[i][j], A[0], low[j], sum.of[i][j]);
         }
@@ -170,7 +170,7 @@ struct GatheredResults {
   }
 };
 
-// As many shares as fill a large GPU once, unless a share would become too short to pay or their sums would exceed 2^24
+// As many shares as fill a large GPU once; fewer if shares would be too short, or if their sums would exceed 2^24
 // (64 MiB). The number depends on the problem alone, so every GPU adds in the same order. `results` counts the whole
 // launch.
 template <class P>
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(256) add_few_shares(const Sum* __restrict__ pa
   }
 }
 
-// Partial sums lie as [shares][results]. add_partials has eight threads for each result, which pays if there are many
+// Partial sums lie as [shares][results]. add_partials has eight threads for each result, which is faster with many
 // shares.
 template <class Sum>
 cudaError_t add_shares(const Sum* partials, long long results, long long shares, Sum* result, cudaStream_t stream) {
@@ -219,7 +219,7 @@ cudaError_t add_shares(const Sum* partials, long long results, long long shares,
 template <class P, class Fill>
 __device__ __forceinline__ void gathered_products(GatheredSums<P>& sum, float* stages, int count, int warp_m, int warp_n,
                                                   int lane, const Fill& fill) {
-  [[maybe_unused]] GatheredSums<P> few = {};  // what the tensor cores hold
+  [[maybe_unused]] GatheredSums<P> few = {};  // summed by the tensor cores
   [[maybe_unused]] int since = 0;             // steps in it
   int stage = 0, filled = P::STAGES - 1;
 #pragma unroll 1
@@ -242,10 +242,10 @@ __device__ __forceinline__ void gathered_products(GatheredSums<P>& sum, float* s
   if constexpr (P::LONG) sum.take(few);
 }
 
-// Compared with implicit_gemm_mma: no strip of the source is staged that must reach as far as the taps do. Each step of
+// Compared with implicit_gemm_mma: it stages no strip of the source with a halo. Each step of
 // the reduction gathers what a tile of positions meets at one tap (or, with few channels, at some taps). So shared
 // memory does not depend on the layer, and every layer fits. It costs a copy of 4 bytes for each position, tap and
-// channel; L1 and L2 answer most of them.
+// channel; most copies hit L1 or L2.
 //
 // forward: outputs that agree modulo the stride along each axis share their taps; each such class is a problem of stride
 // 1. A block has outputs of one class and walks over its taps alone. A class without taps is zero, or the bias.
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) gathered_mma(GatheredAr
     if constexpr (P::MIXED) ahead.list(0, rows + (next + 1) % 2 * P::CHUNK);
   });
   if constexpr (P::LONG) {
-    // Worked out again: registers are short in the loop.
+    // Computed again: the loop has few registers.
     results.place(a, GatheredTile<P>(a, block + computed_anew(0)));
   }
   cp_async_wait<0>();
@@ -303,10 +303,10 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) gathered_mma(GatheredAr
   results.store(a, gathered_shared, tile.group, tile.m_tile);
 }
 
-// grad_input with a long stride along W. Compared with gathered_mma: neighbouring lanes copy neighbouring taps of one position, which lie side by
-// side in grad_output. There they copy one tap of neighbouring positions, which lie a stride apart, each in a sector of
-// its own. A step is CHUNK floats of every position: a run of taps of one channel, or the end of one channel and the
-// start of the next.
+// grad_input with a long stride along W. Here neighbouring lanes copy neighbouring taps of one position, which are
+// neighbours in grad_output. In gathered_mma they copy one tap of neighbouring positions, which lie a stride apart,
+// each in its own sector. A step is CHUNK floats of every position: a run of taps of one channel, or the end of one
+// channel and the start of the next.
 //
 // thread -> data: a block has TILE_M channels x TILE_N positions and one share of the reduction. For the copies a
 // thread keeps its place in the step.
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) gathered_along(Gathered
 
   sum.put(gathered_shared, warp_m, warp_n, lane);
   __syncthreads();
-  const GatheredTile<P> again(a, of_share + computed_anew(0));  // registers are short in the loop
+  const GatheredTile<P> again(a, of_share + computed_anew(0));  // the loop has few registers
   GatheredResults<P> results;
   results.place(a, again);
   results.store(a, gathered_shared, again.group, again.m_tile, share * (a.positions * P::GROUPS * P::M));
@@ -356,7 +356,7 @@ long long gathered_workspace(const Sizes& sizes) {
   return 4 * (P::PACKED_FLOATS + (shares > 1 ? shares * results : 0));
 }
 
-// `aligned`: rows of the source begin at 16 bytes.
+// `aligned`: rows of the source begin at multiples of 16 bytes.
 template <class P>
 auto gathered_kernel(bool aligned) -> void (*)(GatheredArguments) {
   if constexpr (!P::ALONG) return gathered_mma<P>;

@@ -20,7 +20,7 @@ MAX_PITCH   = {values = [72, 136, 264], default = 136, help = "longest row of a 
 UNROLL      = {values = [0, 1], default = 1, help = "1: unroll a short loop over taps along H"}
 PAD         = {values = [0, 1], default = 1, help = "1: copy 16-bit rows of odd length to aligned rows first"}
 BLOCKS      = {values = [0, 1, 2, 3, 4], default = 0, help = "blocks that a multiprocessor should hold (0: automatic)"}
-OWNED       = {values = [0, 32, 128], default = 0, help = "aligned bytes that only one warp writes; warps overlap (0: off)"}
+OWNED       = {values = [0, 32, 128], default = 0, help = "each aligned piece of so many bytes is written by one warp (0: off)"}
 ROLL        = {values = [0, 1], default = 0, help = "1: store results in a loop, which takes fewer registers"}
 
 [derived]
@@ -152,7 +152,7 @@ __device__ __forceinline__ void strip_block(const StripArgumentsOf<C>& a, float*
   StripTile<C> tile;
   for (tile.start(a); !tile.ended(a); tile.next(a)) {
     StripSums<C> sum = {};
-    [[maybe_unused]] StripSums<C> few = {};  // tf32x3: what the tensor cores hold
+    [[maybe_unused]] StripSums<C> few = {};  // tf32x3: summed by the tensor cores
     [[maybe_unused]] int since = 0;          // rows of taps in it
     bool any = false;
 #pragma unroll 1
@@ -245,11 +245,11 @@ StripArgumentsOf<C> strip_arguments(const Sizes& sizes, const typename C::Scalar
   a.depth = C::D::steps(a.out_d);
   a.rows = C::H::steps(a.out_h);
   const int steps = C::W::steps(a.out_w);
-  // Of a row of `pitch` positions these are no results: they only hold what the last ones reach.
+  // Positions of a row that have no results: the taps of the last results reach them.
   constexpr int HALO = ceil_div(C::W::REACH + C::LEAD, C::W::IN_STEP);
   constexpr int WIDEST = C::ROWS_APART > 0 ? C::MAX_PITCH : ceil_div(16384 + HALO, 4 * C::W::IN_STEP) * 4 + HALO + 4;
   static_assert((WIDEST - HALO) / C::PIECE > 0, "MAX_PITCH must be longer than the kernel along W");
-  // Where all rows of the result begin with a sector, tiles can too, and need not overlap.
+  // If all rows of the result begin at a sector, tiles can begin at sectors too, without an overlap.
   const bool begin_sectors = a.out_w % C::SECTOR == 0 && C::W::CUT == 0 &&
                              reinterpret_cast<size_t>(out) % (C::SECTOR * sizeof(*out)) == 0;
   const bool room = WIDEST / C::SECTOR * C::SECTOR - HALO >= C::SECTOR;

@@ -2,7 +2,7 @@
 name      = "persistent_packed"
 computes  = ["forward", "grad_input"]
 after     = "persistent_wgmma"
-idea      = "The source is packed once, so that every window is one run of memory; copies alone fill the stages of wgmma."
+idea      = "The source is packed once, so that every window is one run of memory; only copies fill the stages of wgmma."
 precision = ["tf32", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "blocks * n <= 256", "stages >= 2",
@@ -74,7 +74,7 @@ struct PackedRing {
   }
 };
 
-// One warp orders the copies of a stage: each lane windows of planes, lane 0 the weights too.
+// One warp issues the copies of a stage: each lane those of some planes, lane 0 also the weights.
 template <class P>
 __device__ __forceinline__ void packed_copies(const PackedArguments<typename P::Scalar>& all, unsigned ring, unsigned full,
                                               unsigned empty) {
@@ -95,7 +95,7 @@ __device__ __forceinline__ void packed_copies(const PackedArguments<typename P::
       const int segment = at / P::STEPS, step = at - segment * P::STEPS;
       int segment_d = 0, segment_h = segment;
       if constexpr (P::D::MOST > 1) segment_d = segment / item.h.count, segment_h = segment - segment_d * item.h.count;
-      // Rows from the position's own to the source's; grad_input's phase of rows.
+      // The distance along D and H from the position to the source row; in grad_input the phase of rows.
       int by_d = item.d.at + segment_d * P::D::STEP, by_h = item.h.at + segment_h * P::H::STEP, phase = 0;
       if constexpr (!P::FORWARD) {
         const int tap_d = segment_d * P::DD, tap_h = segment_h * P::DH;
@@ -117,8 +117,8 @@ __device__ __forceinline__ void packed_copies(const PackedArguments<typename P::
   }
 }
 
-// A warpgroup multiplies its ROWS positions of the tile. A stage is given back when the products of the next one have
-// been issued and its own are done.
+// A warpgroup multiplies its ROWS positions of the tile. A stage is freed when its products are done and those of
+// the next stage have been issued.
 template <class P>
 __device__ __forceinline__ void packed_multiply(const GatherArguments<typename P::Scalar>& a, unsigned ring, unsigned full,
                                                 unsigned empty, char* room, int warpgroup) {
@@ -175,7 +175,7 @@ __device__ __forceinline__ void packed_multiply(const GatherArguments<typename P
 
 // Compared with persistent_wgmma: a kernel of its own packs the source, so no warps stage, and a stage is a few bulk
 // copies. The source is read and written once more.
-// Blocks stay and take items in turn: neighbouring blocks have the varieties of one tile, which read the same source.
+// Blocks are persistent and take items in turn. Neighbouring blocks have the varieties of a tile: they read one source.
 // warpgroup -> data: 0 and 1 multiply, half of the tile each, and store. They meet the copying warp at mbarriers.
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, 1) packed_gather(const PackedArguments<typename P::Scalar> all) {

@@ -79,8 +79,8 @@ Plan        = "GatherPlan<Layer, Tune, false>"
 
 // families/persistent_wgmma/README.md has a picture and the words.
 
-// A warpgroup multiplies its ROWS positions of the tile. A stage is given back when the products of the next one have
-// been issued and its own are done.
+// A warpgroup multiplies its ROWS positions of the tile. A stage is freed when its products are done and those of
+// the next stage have been issued.
 template <class P>
 __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P::Scalar>& a, unsigned ring,
                                                 GatherBarriers barriers, char* room, int warpgroup) {
@@ -131,7 +131,7 @@ __device__ __forceinline__ void gather_multiply(const GatherArguments<typename P
   }
 }
 
-// Blocks stay and take items in turn: neighbouring blocks have the varieties of one tile, which read the same source.
+// Blocks are persistent and take items in turn. Neighbouring blocks have the varieties of a tile: they read one source.
 // warpgroup -> data: 0 and 1 multiply, half of the tile each, and store; the others stage. They meet at mbarriers.
 // Bytes: the source once for each variety and each row of taps, mostly from L2; the result once.
 template <class P>

@@ -18,7 +18,7 @@ needs     = [
 CHANNELS = {values = [4, 8, 16, 32], default = 16, help = "channels that a thread sums, at most"}
 STRIPS   = {values = [1, 2], default = 1, help = "runs of 4 steps of a thread; they share each loaded weight"}
 SUMS     = {values = [32, 64, 96, 128], default = 64, help = "target number of registers per thread for sums"}
-WARPS    = {values = [2, 4, 8], default = 4, help = "warps of a block; they divide channels first, then positions"}
+WARPS    = {values = [2, 4, 8], default = 4, help = "warps of a block; they share channels first, then positions"}
 STAGED   = {values = [1, 4, 8, 16], default = 8, help = "channels that a step stages, at most"}
 STAGES   = {values = [2, 3, 4], default = 2, help = "steps whose copies are in flight or in use"}
 STAGE_KB = {values = [32, 48, 72, 110, 160], default = 72, help = "shared memory for stages in KB, at most"}
@@ -278,7 +278,7 @@ __device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::S
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<STAGES - 2>();
-    __syncthreads();  // this step's copies are there, the step before is computed: its place is free
+    __syncthreads();  // this step's copies have arrived; the previous step's buffer is free
     if (!ahead.ended()) {
       copy(ahead, shared + (now == 0 ? STAGES - 1 : now - 1) * P::STAGE);
       ahead.next(at);
@@ -343,11 +343,11 @@ __device__ __forceinline__ void fma_strip_block(const FmaArguments<typename P::S
 // without taps. A block has one residue of H.
 // grad_input: every tap meets every input position, but with a stride neighbouring steps meet elements of grad_output
 // that lie a stride apart. There are two ways to stage them. As planes, one for each residue along W that a tap meets:
-// within a plane every layer has stride 1. Or as they lie, in wide copies: then a thread's window is longer.
+// within a plane every layer has stride 1. Or in their order in memory, in wide copies: then a thread's window is longer.
 //
 // thread -> data: warp (channels, positions); a lane has STRIPS runs of 4 steps and MC channels (plan.cuh). A block has
 // a few rows of steps of one plane; it walks over the tap rows (kd, kh) that meet them.
-// The barrier of a step: its copies have arrived for all threads, and all threads have left the stage that the next
+// The barrier of a step: its copies have arrived for all threads, and no thread reads the stage that the next
 // copies overwrite.
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, P::BLOCKS) register_blocked(

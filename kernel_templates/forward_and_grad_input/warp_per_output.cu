@@ -99,8 +99,8 @@ __device__ __forceinline__ void add_products_of_lane(Sum (&sum)[POSITIONS * MEMB
 }
 
 // Compared with naive_gather, where one thread walks over all pairs (channel, tap) of its results: here the 32 lanes of a
-// warp walk over them side by side. That pays if results are few and sums are long: a short result with many channels
-// fills the GPU 32 times as well. It costs a sum over the lanes, and loads that are spread over channels. In grad_input
+// warp walk over them side by side. That is faster if results are few and sums are long: a result with few positions then
+// has 32 times as many threads. It costs a sum over the lanes, and loads that are spread over channels. In grad_input
 // the weights of one channel lie exactly in the order of the sum, so their loads are whole sectors.
 //
 // The lanes meet in warp_sums, whose order is fixed, so two launches agree in every bit. Warps do not meet.

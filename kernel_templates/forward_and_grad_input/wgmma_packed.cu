@@ -2,7 +2,7 @@
 name      = "wgmma_packed"
 computes  = ["forward", "grad_input"]
 after     = "naive_gather"
-idea      = "The source is packed once into the layout of Hopper's tensor cores; wgmma and bulk copies do the rest."
+idea      = "The source is packed once into the layout of Hopper's tensor cores; bulk copies stage it for wgmma."
 precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w == 1", "stage_bytes <= stage_limit",

@@ -127,8 +127,8 @@ __device__ __forceinline__ void ping_pong_products(const PingPongGeometry& g, co
 
 // Compared with wgmma_packed:
 // - The source goes from global memory through registers of the producers, which round it once, into the layout that
-//   tensor cores read. No packed copy is written and read again. That pays where one load serves few taps: along W
-//   only.
+//   tensor cores read. No packed copy is written and read again. That is faster where a load serves few taps: those
+//   along W.
 // - All weights of a channel tile stay in shared memory.
 // - Each consumer has its own ring and takes every second tile: one stores while the other multiplies.
 //

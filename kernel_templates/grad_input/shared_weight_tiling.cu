@@ -38,8 +38,8 @@ smem_bytes = "sizeof(Weights) * chunk_of(1024 * Tune::STAGE_KB / int(sizeof(Weig
 
 // families/shared_weight_tiling/README.md has a picture and the words.
 
-// For the compiler: 512 threads a multiprocessor (128 registers each) hide the latency of loads. Conversion from two
-// bytes and large tiles of sums need more registers. Without this bound ptxas spills to fit more threads.
+// For the compiler: 512 threads a multiprocessor (128 registers each) hide the latency of loads. 16-bit types and
+// large tiles of sums need more registers. Without this bound ptxas spills to fit more threads.
 template <class Layer, class Tune>
 constexpr int blocks_wanted() {
   constexpr int SUM_BYTES = sizeof(typename Layer::accumulator) * Tune::CI_PER_THREAD * Tune::POSITIONS_PER_THREAD;
@@ -58,8 +58,8 @@ constexpr int blocks_wanted() {
 // thread -> data: POSITIONS_PER_THREAD positions x, x + span, ... of one input row. A warp walks along x, so stores are
 // whole sectors, and so are loads with stride 1. Blocks: channel tile fastest (its neighbours find the gradients in
 // L2), then positions, group, batch.
-// All threads meet at two barriers for each chunk: before staging, when nobody reads the old weights any more, and
-// after it, when the new ones are there. Threads without a position stage with the others.
+// All threads meet at two barriers for each chunk: before staging, so that no thread still reads the old weights, and
+// after it, so that the new ones are complete. Threads without a position stage with the others.
 // Bytes: weights go to the multiprocessor once for each block, not for each warp; gradients go there once for each
 // channel tile.
 template <class Layer, class Tune>

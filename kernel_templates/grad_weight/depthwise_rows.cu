@@ -19,7 +19,7 @@ RUN_BYTES = {values = [4, 8, 16, 32], default = 16, help = "bytes of neighbourin
 ROWS      = {values = [1, 2, 4], default = 4, help = "rows of inputs of a thread, at most"}
 RUNS      = {values = [1, 2, 4], default = 1, help = "blocks of inputs that a thread loads at a time, at most"}
 SUMS      = {values = [16, 32, 48], default = 32, help = "taps that a block sums; longer kernels are split by tap rows"}
-BLOCKS    = {values = [528, 1056, 2112, 4224], default = 1056, help = "target number of blocks; they divide the positions"}
+BLOCKS    = {values = [528, 1056, 2112, 4224], default = 1056, help = "target number of blocks that share the positions"}
 
 [derived]
 threads    = "THREADS"

@@ -20,7 +20,7 @@ STRIP     = {values = [4, 5, 6, 8, 9, 12, 16], default = 8, help = "positions of
 CONSUMERS = {values = [1, 2, 3], default = 3, help = "warpgroups that multiply, at most"}
 U_TILES   = {values = [1, 2], default = 1, help = "tiles of 64 channels in a block"}
 STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as many as fit"}
-BLOCKS    = {values = [132, 264], default = 132, help = "target number of blocks; they divide the positions"}
+BLOCKS    = {values = [132, 264], default = 132, help = "target number of blocks that share the positions"}
 
 [derived]
 ci = "layer.in_channels // layer.groups"
@@ -81,7 +81,7 @@ __device__ __forceinline__ void copy_strips(unsigned to, unsigned full, const Ti
   const long long u_row = (at.n * at.u_d + at.d) * at.u_h + at.h;
 #pragma unroll 1
   for (int i = 0; i < Plan::U_TILES; ++i, to += Plan::PLANES * Plan::U_CHUNK) {
-    const int part = u_part0 + i < Plan::U_PARTS ? u_part0 + i : 0;  // its sums are dropped
+    const int part = u_part0 + i < Plan::U_PARTS ? u_part0 + i : 0;  // its sums are not used
     const long long chunk = ((u_row * row_tiles + at.w) * Layer::groups + group) * Plan::U_PARTS + part;
     bulk_copy(to, packed_u + chunk * (Plan::PLANES * Plan::U_CHUNK), Plan::PLANES * Plan::U_CHUNK, full);
   }

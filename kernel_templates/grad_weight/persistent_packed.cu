@@ -2,7 +2,7 @@
 name      = "persistent_packed"
 computes  = ["grad_weight"]
 after     = "persistent_wgmma"
-idea      = "Both tensors are packed once with 8 channels side by side; copies alone fill stages, and wgmma sums over positions."
+idea      = "Both tensors are packed once with 8 channels side by side; only copies fill stages; wgmma sums over positions."
 precision = ["fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.groups == 1", "8 * layer.kernel_w <= COLUMNS", "sums <= 160", "far <= 32 * layer.stride_w",
@@ -16,7 +16,7 @@ kernel    = "packed_split"
 COLUMNS   = {values = [128, 192, 256], default = 256, help = "columns (taps x channels) of a warpgroup, at most"}
 CONSUMERS = {values = [2, 3], default = 2, help = "warpgroups that multiply, at most"}
 POSITIONS = {values = [32, 64, 128], default = 128, help = "positions of a stage"}
-GRID      = {values = [132, 264], default = 132, help = "target number of blocks; they divide the positions"}
+GRID      = {values = [132, 264], default = 132, help = "target number of blocks that share the positions"}
 CHANNELS_LAST = {values = [0, 1], default = 0, help = "1: activations are channels_last in memory"}
 
 [derived]
@@ -56,7 +56,7 @@ wide_n = "Plan::WIDE > 0 ? Plan::WIDE_N : Plan::NARROW_N"
 
 // families/persistent_packed/README.md has a picture and the words.
 
-// All products of a stage: 16 positions at a time. A tap is a shift of where gy begins.
+// All products of a stage: 16 positions at a time. A tap is a shift of gy's start address.
 template <class Plan, Precision precision, class Scalar>
 __device__ __forceinline__ void multiply_packed_split(GradSplitSums<Plan>& sums, unsigned x, unsigned gy) {
   constexpr int STRIDE = Plan::STRIDE, ROW = 16 * Plan::WINDOW;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void begin_packed_sums(GradSplitSums<Plan>& sums) {
   });
 }
 
-// The works of the block, for warpgroup `own`: (share, tile) after (share, tile).
+// All pairs (share, tile) of the block, for warpgroup `own`.
 template <class Layer, class Tune>
 __device__ __forceinline__ void multiply_packed_works(const PackedSplitWork<PackedSplitPlan<Layer, Tune>, Tune>& work,
                                                       unsigned shared, unsigned full, unsigned empty, int own,
@@ -144,8 +144,8 @@ __device__ __forceinline__ void multiply_packed_works(const PackedSplitWork<Pack
   }
 }
 
-// One warp orders the copies of a stage: each lane rows of both tensors. Where a tile has more channels than the layer, the
-// last ones are copied again; what comes of them is not stored.
+// One warp issues the copies of a stage: each lane rows of both tensors. If a tile has more channels than the layer, the
+// last channels are copied again; their products are not stored.
 template <class Layer, class Tune>
 __device__ __forceinline__ void packed_split_copies(const PackedSplitWork<PackedSplitPlan<Layer, Tune>, Tune>& work,
                                                     const char* x, const char* gy, unsigned shared, unsigned full,
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(PackedSplitPlan<Layer, Tune>::THREADS, 1)
     mbarrier_init_done();
   }
   __syncthreads();
-  let_next_kernel_start();  // it finds room when this block ends
+  let_next_kernel_start();  // its blocks start when this block ends
   const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
   if (warp < 4 * Plan::CONSUMERS)
     multiply_packed_works<Layer, Tune>(work, base, full, empty, warp / 4, partials, grad_weight);

@@ -29,7 +29,7 @@ STRIP      = {values = [0, 4, 8], default = 0, help = "positions of a strip (0: 
 CHUNKS     = {values = [0, 2, 4], default = 0, help = "16-byte chunks along the sum in a stage (0: 4 if enough stages fit, else 2)"}
 STAGES     = {values = [2, 3, 4], default = 4, help = "stages in shared memory, as many as fit"}
 AHEAD      = {values = [0, 1, 2, 3], default = 0, help = "jobs of a warp in flight (0: as many as fit; through registers 1 to 3)"}
-GRID       = {values = [132, 264], default = 132, help = "target number of blocks; they divide the positions"}
+GRID       = {values = [132, 264], default = 132, help = "target number of blocks that share the positions"}
 
 [derived]
 far = "(layer.kernel_w - 1) * layer.dilation_w"
@@ -99,8 +99,8 @@ wide_n = "Plan::WIDE > 0 ? Plan::WIDE_N : Plan::NARROW_N"
 #include "families/persistent_wgmma/split_reduce.cuh"
 #include "families/persistent_wgmma/split_stage.cuh"
 
-// The works of the block, for warpgroup `own`. At `barriers` lie the `full` barriers of the stages, then the `empty`
-// ones.
+// All pairs (share, tile) of the block, for warpgroup `own`. At `barriers` lie the `full` barriers of the stages, then
+// the `empty` ones.
 template <class Layer, class Tune>
 __device__ __forceinline__ void multiply_grad_split_works(const GradSplitWork<GradSplitPlan<Layer, Tune>, Tune>& work,
                                                           unsigned shared, unsigned barriers, int own, float4* partials,
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(GradSplitPlan<Layer, Tune>::THREADS, 1) grad_s
     mbarrier_init_done();
   }
   __syncthreads();
-  let_next_kernel_start();  // it finds room when this block ends
+  let_next_kernel_start();  // its blocks start when this block ends
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   if (warp < 4 * Plan::CONSUMERS) {
     if constexpr (Plan::TRADES) take_registers<Plan::OWN>();
@@ -223,7 +223,7 @@ long long grad_split_slots(const GradSplitWork<Plan, Tune>& work) {
   return work.direct() ? 0 : 16 * Plan::SLOT * work.works();
 }
 
-// One way to do it. The data is brought as Tune::ASYNC says.
+// One loader and tile: Tune::ASYNC selects cp.async or registers.
 template <class Layer, class Tune>
 struct GradSplitLaunch {
   using Plan = GradSplitPlan<Layer, Tune>;
@@ -268,8 +268,8 @@ struct GradSplitLaunch {
   }
 };
 
-// Calls `use` with the way that serves these sizes: cp.async for whole rows, where it serves the layer; else registers, and
-// half the columns if few positions make that faster. `whole` says whether rows are whole.
+// Calls `use` with the launch for these sizes: cp.async if it serves the layer and rows are whole vectors (`whole`); else
+// registers, with half of the columns if that is faster because positions are few.
 template <class Layer, class Tune, class Use>
 auto with_grad_split(const Sizes& sizes, bool whole, const Use& use) {
   using ByRegisters = GradSplitBy<Tune, false>;

@@ -12,11 +12,11 @@ needs     = [
 
 [tune]
 SUMS      = {values = [16, 32, 48, 64, 96], default = 64, help = "registers of a thread that hold sums, at most"}
-WARPS     = {values = [4, 8], default = 4, help = "warps of a block, at most; they divide channels, tap rows, positions"}
+WARPS     = {values = [4, 8], default = 4, help = "warps of a block, at most; they share channels, tap rows, positions"}
 TILE      = {values = [32, 64, 128, 256], default = 64, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
 SHARED_KB = {values = [72, 110, 160], default = 72, help = "shared memory of a block in KB, at most"}
-SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "target number of blocks; they divide the positions"}
+SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "target number of blocks that share the positions"}
 
 [derived]
 smem_bytes = "1024 * SHARED_KB + 16"
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(FmaWeightPlan<Layer, Tune, FIRST>::THREADS,
   rest /= Plan::M_TILES;
   tile.n0 = rest % Plan::N_TILES * Plan::N, tile.group = rest / Plan::N_TILES;
   const long long begin = tiles * share / shares;
-  int uncopied = int(tiles * (share + 1) / shares - begin), left = uncopied;  // few: no sum is that long
+  int uncopied = int(tiles * (share + 1) / shares - begin), left = uncopied;  // an int: sums are short
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int lx = lane % LX, ly = lane / LX % LY, lp = lane / (LX * LY);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(FmaWeightPlan<Layer, Tune, FIRST>::THREADS,
   const int gy_own = Plan::M * Plan::X_PITCH + ((tr * Plan::WN + wn) * LY * B + ly) * Plan::GY_PITCH;
 
   TilePlace next(begin, sizes, Plan::TILE);
-  int* const strips_of = reinterpret_cast<int*>(shared + STAGES * Plan::STAGE);  // that a stage's tile really has
+  int* const strips_of = reinterpret_cast<int*>(shared + STAGES * Plan::STAGE);  // strips that exist in each stage
   const auto copy_next = [&](int stage) {
     if (threadIdx.x == 0) strips_of[stage] = ceil_div(min(Plan::TILE, sizes.in_w - next.w), 4);
     fma_weight_copy<Layer, Plan>(shared + stage * Plan::STAGE, next, tile, sizes, input, grad_output, x_width,

@@ -11,7 +11,7 @@ needs     = ["smem_bytes <= 49152"]  # static shared memory ends at 48 KB; only 
 CI_PER_THREAD       = {values = [1, 2, 4, 8], default = 4, help = "input channels of a thread; a tile has 8 times as many"}
 COLUMNS_PER_THREAD  = {values = [1, 2, 4, 8], default = 4, help = "columns of a thread; a tile has 16 times as many"}
 POSITIONS           = {values = [16, 32], default = 32, help = "positions staged at a time"}
-BLOCKS              = {values = [132, 1056, 4224, 16896], default = 4224, help = "target number of blocks; they divide the positions"}
+BLOCKS              = {values = [132, 1056, 4224, 16896], default = 4224, help = "target number of blocks that share the positions"}
 
 [derived]
 accumulator_bytes = "8 if dtype == 'float64' else 4"
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(128, resident_blocks<Layer, Tune>()) shared_we
     }
     __syncthreads();  // the next tile's columns must not replace these while a thread still stages
 
-    // Both operands of a weight's index: ci, then (co, tap) as the columns run.
+    // A weight's index: ci, then (co, tap) in the order of columns.
     Sum* out = partials + share * weight_count(layer) + (1LL * group * ci_per_group + ci0) * columns + column0;
 #pragma unroll
     for (int a = 0; a < CI; ++a)

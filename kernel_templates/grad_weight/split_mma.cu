@@ -14,11 +14,11 @@ needs     = [
 [tune]
 M_TILES   = {values = [0, 1, 2, 3, 4], default = 0, help = "tiles of 16 input channels per warp (0: automatic)"}
 N_TILES   = {values = [0, 1, 2, 3, 4], default = 2, help = "tiles of 8 output channels per warp (0: as many as registers allow)"}
-WARPS     = {values = [4, 8, 12], default = 8, help = "warps of a block, at most; they divide channels, tap rows, positions"}
+WARPS     = {values = [4, 8, 12], default = 8, help = "warps of a block, at most; they share channels, tap rows, positions"}
 TILE      = {values = [32, 64, 128, 256], default = 128, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
 SHARED_KB = {values = [72, 110, 160, 224], default = 110, help = "shared memory of a block in KB, at most"}
-BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "target number of blocks; they divide the positions"}
+BLOCKS    = {values = [132, 264, 396, 528], default = 264, help = "target number of blocks that share the positions"}
 
 [derived]
 ci        = "layer.in_channels // layer.groups"
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(SplitMmaPlan<Layer, Tune, FIRST>::THREADS) spl
             multiply_strips<Plan, X_PITCH, GY_PITCH>(into, x_own + stage * STAGE + block * 32,
                                                      gy_own + stage * STAGE + block * 32, zero);
       };
-      if constexpr (Plan::THREE) {  // sums of one tile only are left to the tensor cores
+      if constexpr (Plan::THREE) {  // the tensor cores sum over one tile only
         SplitMmaSums<Plan> few = {};
         multiply(few);
 #pragma unroll

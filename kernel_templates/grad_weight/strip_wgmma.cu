@@ -30,7 +30,7 @@ U         = {values = [0, 1, 2], default = 0, help = "tensor that is not shifted
 STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at once, as many as fit"}
 ROLL      = {values = [0, 1], default = 1, help = "1: rows that the next tile also needs stay in shared memory"}
 COPY_WARPS = {values = [0, 4, 8], default = 0, help = "warps that copy tiles into shared memory (0: 8 if they fit, else 4)"}
-BLOCKS    = {values = [132, 264], default = 132, help = "target number of blocks; they divide the positions"}
+BLOCKS    = {values = [132, 264], default = 132, help = "target number of blocks that share the positions"}
 
 [derived]
 ci = "layer.in_channels // layer.groups"
@@ -243,9 +243,9 @@ struct StripWgmmaShape {
 };
 
 // Compared with packed_wgmma, which reads and writes both tensors once more to bring them into strips: here some warps
-// do that on the way into shared memory. They copy rows as they are, one tile ahead, into a ring of their own, and
+// make the strips in shared memory. They copy rows unchanged, one tile ahead, into a ring of their own, and
 // write them from there as strips. A block walks along h, and rows of V that the next tile meets again stay in place
-// (rolling_plan.cuh). For all taps along h but one that saves reading, rounding and writing them.
+// (rolling_plan.cuh). So a row is read, rounded and written once for all taps along h.
 //
 // thread -> data: warpgroup (w, u) owns 64 channels of U and SLABS slabs of N columns. Each warp behind these
 // warpgroups stages eight channels at a time.
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(StripWgmmaShape<Layer, Tune>::THREADS, 1) stri
   const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
 
-  // The order of the branches matters: the other way round ptxas 13.0 spills the sums.
+  // The order of the branches matters: in the other order ptxas 13.0 spills the sums.
   if (warpgroup < Plan::CONSUMERS) {
     if constexpr (Registers::TRADES) take_registers<Registers::OWN>();
     const int u_tile = warpgroup % Plan::U_TILES, own = warpgroup / Plan::U_TILES;

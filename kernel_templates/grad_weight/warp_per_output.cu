@@ -10,7 +10,7 @@ needs     = []
 [tune]
 WARPS        = {values = [1, 2, 4, 8], default = 4, help = "warps of a block"}
 CO_PER_WARP  = {values = [1, 2, 4, 8], default = 8, help = "output channels that share each loaded input value"}
-BLOCKS       = {values = [132, 1056, 4224, 16896], default = 4224, help = "target number of blocks; they divide the positions"}
+BLOCKS       = {values = [132, 1056, 4224, 16896], default = 4224, help = "target number of blocks that share the positions"}
 
 [derived]
 threads = "32 * WARPS"

@@ -1,17 +1,17 @@
-// A launch that may begin before the kernel ahead of it in the stream has ended (sm_90): blocks start while that one's
+// A launch that may begin before the kernel ahead of it in the stream has ended (sm_90): blocks start while its
 // last blocks still run.
 #pragma once
 #include <cuda_runtime.h>
 
-// In the kernel ahead: the next one may start when every block has come here or ended.
+// The kernel ahead calls it. The next one may start when every block has called it or ended.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if !defined(__CUDACPU__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// In the next kernel: waits until the one ahead has ended and what it wrote can be read. At least one thread of the
-// launch calls it, or the launch could end first.
+// The next kernel calls it. It waits until the kernel ahead has ended and what that wrote can be read. At least one
+// thread must call it; otherwise the next kernel could end first.
 __device__ __forceinline__ void wait_for_kernel_ahead() {
 #if !defined(__CUDACPU__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

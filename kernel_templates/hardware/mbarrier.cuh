@@ -1,4 +1,4 @@
-// Barriers in shared memory (mbarrier): they count arrivals (sm_80) and bytes (sm_90). And the bulk copies that report
+// Barriers in shared memory (mbarrier): they count arrivals (sm_80) and bytes (sm_90). Also the bulk copies that report
 // to them.
 #pragma once
 
@@ -39,7 +39,7 @@ inline void end_phase_if_complete(Barrier& barrier) {
 }
 
 // Bulk copies of the running block that have not arrived yet. The emulator executes each only when a thread waits for
-// its barrier, so a missing wait shows.
+// its barrier, so a missing wait gives wrong results.
 struct BulkCopies {
   struct Copy {
     unsigned to, bytes, barrier;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals) {
 #endif
 }
 
-// Call it after the inits, in the thread that made them, before the __syncthreads() that shows them to the others.
+// Call it after the inits, in the thread that made them, before the __syncthreads() after which other threads use them.
 __device__ __forceinline__ void mbarrier_init_done() {
 #if !defined(__CUDACPU__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -154,7 +154,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
   // A wait that never ends stops the launch instead of blocking the GPU.
   for (int polls = 0; ended == 0; ++polls) {
 #if __CUDA_ARCH__ >= 900
-#define KW_WAIT "mbarrier.try_wait"  // sleeps a while before it says no
+#define KW_WAIT "mbarrier.try_wait"  // waits for some time, then returns false
 #else
 #define KW_WAIT "mbarrier.test_wait"
 #endif
@@ -169,7 +169,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
 }
 
 // The copy engine copies `bytes` from global to shared memory and reports them to the barrier. Addresses and size are
-// multiples of 16. It needs no register and no fence: wgmma reads through the same proxy.
+// multiples of 16. They take no registers and need no fence: wgmma reads through the same proxy.
 __device__ __forceinline__ void bulk_copy(unsigned to, const void* from, int bytes, unsigned barrier) {
 #ifdef __CUDACPU__
   if (to % 16 != 0 || reinterpret_cast<size_t>(from) % 16 != 0 || bytes % 16 != 0 || bytes <= 0) {

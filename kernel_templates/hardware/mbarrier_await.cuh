@@ -3,7 +3,7 @@
 #pragma once
 #include "hardware/mbarrier.cuh"
 
-// As mbarrier_wait(), without an end.
+// As mbarrier_wait(), but it polls without a limit.
 __device__ __forceinline__ void mbarrier_await(unsigned barrier, int parity) {
 #ifdef __CUDACPU__
   mbarrier_wait(barrier, parity);

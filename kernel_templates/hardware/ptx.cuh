@@ -63,7 +63,7 @@ template <int bytes>
 __device__ __forceinline__ void cp_async(void* shared, const void* global, int valid_bytes = bytes) {
   static_assert(bytes == 4 || bytes == 8 || bytes == 16, "cp.async copies 4, 8 or 16 bytes");
 #ifdef __CUDACPU__
-  // The emulator copies only at the wait, so a missing wait shows.
+  // The emulator copies only at the wait, so a missing wait gives wrong results.
   if (!__isShared(shared)) {
     cuda_on_cpu::stop(cudaErrorIllegalAddress, "cp_async: the destination is not shared memory");
   }
@@ -78,7 +78,7 @@ __device__ __forceinline__ void cp_async(void* shared, const void* global, int v
 #else
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if constexpr (bytes == 16) {
-    // .cg: only L2 caches it; that form exists for 16 bytes alone.
+    // .cg: only L2 caches it; it exists only for 16 bytes.
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(valid_bytes) : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(bytes), "r"(valid_bytes)
@@ -119,12 +119,12 @@ __device__ __forceinline__ float round_to_tf32(float x) {
   // A NaN whose payload lies in the lower 13 bits would become infinity (seen on an H200 with 0x7F800001).
   if (x != x) bits = 0x7FFFFFFFu;
 #endif
-  // PTX leaves the lower 13 bits open; as a float they must be zero.
+  // PTX does not define the lower 13 bits; in a float they must be zero.
   return __uint_as_float(bits & 0xFFFFE000u);
 }
 
-// As round_to_tf32(), but the lower 13 bits, which tensor cores ignore, stay what they become. `one` is 1, where the
-// compiler cannot see it. Two operations: the product makes every NaN 0x7FFFFFFF, and only there the sum is the smaller.
+// As round_to_tf32(), but the lower 13 bits, which tensor cores ignore, are undefined. `one` is 1, but the compiler does
+// not know that. The product turns every NaN into 0x7FFFFFFF; only then the sum overflows, and `max` takes the product.
 __device__ __forceinline__ float round_for_tensor_cores(float value, float one) {
 #ifdef __CUDACPU__
   return round_to_tf32(value * one);

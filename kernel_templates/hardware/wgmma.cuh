@@ -90,7 +90,7 @@ __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned start, 
 }
 
 #ifdef __CUDACPU__
-// Twins of the instructions decode the same descriptors and read the same bytes.
+// The emulator's versions decode the same descriptors and read the same bytes.
 namespace ptx_emulation {
 
 // The two rows of A that a thread's elements of D need, where A comes from registers of its quad.
@@ -166,7 +166,7 @@ struct PendingProducts {
   }
 };
 
-// All lanes of a warp are there and agree on what is multiplied.
+// Stops the launch unless all lanes of a warp ask for the same product.
 inline void agree(unsigned long long a, unsigned long long b, int keep) {
   struct Asked {
     unsigned long long a, b;
@@ -217,14 +217,14 @@ __device__ __forceinline__ void take_registers() {
 #endif
 }
 
-// Before the first product that uses registers or shared memory written by ordinary instructions.
+// Call it before the first product that uses registers or shared memory written by ordinary instructions.
 __device__ __forceinline__ void wgmma_fence() {
 #if !defined(__CUDACPU__) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
 
-// Between ordinary writes to shared memory, seen through a barrier, and the products that read them.
+// Call it between ordinary writes to shared memory and the products that read them, before or after their barrier.
 __device__ __forceinline__ void products_see_writes() {
 #if !defined(__CUDACPU__) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -245,13 +245,13 @@ template <int pending>
 __device__ __forceinline__ void wgmma_wait() {
 #ifdef __CUDACPU__
   cuda_on_cpu::thread_storage<ptx_emulation::PendingProducts>().finish_all_but(pending);
-  __syncwarp();  // a warp's products are done together, before any lane says so
+  __syncwarp();  // no lane returns before the products of all lanes are done
 #elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 #endif
 }
 
-// Call it after wgmma_wait(): the compiler must not move a use of d before the wait, where the tensor cores still own
+// Call it after wgmma_wait(): the compiler must not move a use of d before the wait, when the tensor cores still use
 // the registers.
 template <int registers>
 __device__ __forceinline__ void wgmma_own(float (&d)[registers]) {

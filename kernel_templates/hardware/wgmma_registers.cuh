@@ -32,7 +32,7 @@ template <int columns, int registers>
 __device__ __forceinline__ void wgmma_from_registers(float (&d)[registers], const float (&a)[4], unsigned long long b,
                                                      int keep) {
   static_assert(registers * 2 == columns, "a thread holds 64 / 128 of the columns of D");
-#ifdef __CUDACPU__  // a twin gathers the fragments of the four lanes that hold a row
+#ifdef __CUDACPU__  // the emulator gathers the fragments of the four lanes that hold a row
   ptx_emulation::agree(0, b, keep);
   ptx_emulation::RegisterRows own;
   ptx_emulation::gather_rows(a, own);

@@ -1,16 +1,16 @@
 // Tensor-core products of a warpgroup (wgmma, sm_90a) whose operand A is swizzled: a row holds 32, 64 or 128 bytes of K side by
-// side, as in a channels_last tensor. So a copy of whole rows asks L2 for whole sectors.
+// side, as in a channels_last tensor. So a copy of whole rows reads whole sectors from L2.
 #pragma once
 #include "hardware/wgmma_more_shapes.cuh"
 
-// Where 16 bytes of such a row lie: `at` without swizzle, from a multiple of 1024 bytes on. Eight lanes that copy rows write
-// to different banks, and so do eight rows that tensor cores read.
+// The swizzled place of 16 bytes whose place without swizzle is `at`; both count from a multiple of 1024 bytes. Eight lanes
+// that copy rows write to different banks, and so do eight rows that tensor cores read.
 template <int ROW_BYTES>
 __host__ __device__ __forceinline__ unsigned swizzled(unsigned at) {
   return at ^ (at >> 7 & (ROW_BYTES / 16 - 1)) << 4;
 }
 
-// The start is that of a row, or some 32 bytes further: the next K. It counts before the swizzle.
+// `start` is a row's, or a multiple of 32 bytes further, for the next K. It is a place without swizzle.
 template <int ROW_BYTES>
 __device__ __forceinline__ unsigned long long swizzled_descriptor(unsigned start) {
   static_assert(ROW_BYTES == 32 || ROW_BYTES == 64 || ROW_BYTES == 128, "the patterns that wgmma knows");
@@ -109,7 +109,7 @@ template <int pending>
 __device__ __forceinline__ void swizzled_wait() {
 #ifdef __CUDACPU__
   cuda_on_cpu::thread_storage<ptx_emulation::SwizzledProducts>().finish_all_but(pending);
-  __syncwarp();  // a warp's products are done together, before any lane says so
+  __syncwarp();  // no lane returns before the products of all lanes are done
 #else
   wgmma_wait<pending>();
 #endif

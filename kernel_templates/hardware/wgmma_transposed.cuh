@@ -154,7 +154,7 @@ template <int pending>
 __device__ __forceinline__ void transposed_wait() {
 #ifdef __CUDACPU__
   cuda_on_cpu::thread_storage<ptx_emulation::TransposedProducts>().finish_all_but(pending);
-  __syncwarp();  // a warp's products are done together, before any lane says so
+  __syncwarp();  // no lane returns before the products of all lanes are done
 #else
   wgmma_wait<pending>();
 #endif

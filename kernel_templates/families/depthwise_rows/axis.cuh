@@ -1,4 +1,4 @@
-// One axis of a transposed convolution as a thread sees it that computes a run of neighbouring steps: which source
+// One axis of a transposed convolution for a thread that computes a run of neighbouring steps: which source
 // element each result of the run meets by each tap. All of it is known at compile time, also padding and residues.
 //     forward:    a step is one input, STRIDE outputs; result i of a run is output `run * RESULTS + i`
 //     grad_input: a step is one input, STRIDE elements of grad_output; result i is input `run * RESULTS + i`

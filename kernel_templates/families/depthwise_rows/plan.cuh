@@ -18,7 +18,7 @@ struct RowsPlan {
   static constexpr int SH = Layer::stride_h, PH = Layer::padding_h, DH = Layer::dilation_h;
   static constexpr int SD = Layer::stride_d, PD = Layer::padding_d, DD = Layer::dilation_d;
 
-  static constexpr int MOST_PRODUCTS = 1024;  // that a thread's code may contain for a slice
+  static constexpr int MOST_PRODUCTS = 1024;  // products in the code of a thread for a slice, at most
 
   // Steps of a run: RUN_BYTES, fewer with a long stride. Results of a thread: RUNS x rows x run, at most about 32.
   static constexpr __host__ __device__ int largest(int count, int each, int most) {
@@ -29,7 +29,7 @@ struct RowsPlan {
   static constexpr int STEPS = largest(Tune::RUN_BYTES > BYTES ? Tune::RUN_BYTES / BYTES : 1, Layer::stride_w,
                                       FORWARD ? 32 : 16);
   using W = RunAxis<FORWARD, KW, Layer::stride_w, Layer::padding_w, Layer::dilation_w, STEPS>;
-  // grad_input has long windows where the stride is long: fewer rows then, or registers spill.
+  // grad_input has long windows where the stride is long; fewer rows avoid spills.
   static constexpr __host__ __device__ int most_rows() {
     if (KH == 1 || (!FORWARD && Layer::stride_w > 3)) return 1;
     return !FORWARD && (KD > 1 || Layer::stride_w * Layer::stride_h > 4) && Tune::ROWS > 2 ? 2 : Tune::ROWS;
@@ -61,7 +61,7 @@ struct RowsTile {
   unsigned by_threads;
 };
 
-// As many blocks for a slice as leave the fewest lanes idle; more blocks than needed must save an eighth.
+// As many blocks for a slice as leave the fewest lanes idle; more blocks must save an eighth of the lanes.
 template <class P>
 RowsTile rows_tile(int result_w, int result_h) {
   RowsTile t;

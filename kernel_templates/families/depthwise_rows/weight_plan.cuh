@@ -50,7 +50,7 @@ template <class P, class Layer, class Tune>
 Split rows_split(const Layer& layer, const Sizes& sizes) {
   const long long runs = position_count(runs_of<P>(sizes));
   const long long wanted = Tune::BLOCKS / (1LL * P::CHANNELS * P::TAP_GROUPS);
-  const long long most = ceil_div(runs, 1LL * P::THREADS * P::RUNS);  // a turn of the block for each share
+  const long long most = ceil_div(runs, 1LL * P::THREADS * P::RUNS);  // every share has work for all threads
   return split_positions(runs, weight_count(layer), wanted < most ? wanted : most, 1,
                          TERMS_PER_SUM / (P::STEPS_H * P::STEPS) * P::THREADS);
 }

@@ -1,4 +1,4 @@
-// What disjoint_mma knows at compile time, and the weights in the order in which its lanes hold them.
+// Compile-time constants of disjoint_mma, and its weights in the order in which lanes hold them.
 //
 // Along an axis with (kernel - 1) * dilation < stride no output meets two taps. Input i owns the outputs i * stride -
 // padding + r, 0 <= r < stride, and tap k contributes to r = k * dilation alone.
@@ -19,8 +19,8 @@ struct DisjointPlan {
   static constexpr int WARPS = Tune::WARPS > 0 ? Tune::WARPS : WARPS_AUTO, THREADS = 32 * WARPS;
   static constexpr int POSITIONS = 16 * WARPS;  // of the input, side by side
   static constexpr int PIECES = POSITIONS / WARPS / 8;
-  // If a row takes several blocks, they overlap by this many positions, so that one of two has each 32-byte sector
-  // whole.
+  // If a row takes several blocks, they overlap by this many positions, so that one of them has all of each 32-byte
+  // sector.
   static constexpr int OVERLAP = ceil_div(ceil_div(7, Layer::stride_w), 4) * 4;
 
   // Slabs of 8 channels whose inputs a lane holds at once. If it holds all of them, they serve every tap.
@@ -28,9 +28,9 @@ struct DisjointPlan {
   static constexpr int CHUNKS = ceil_div(K, 8 * HELD), SLABS = CHUNKS * HELD;
   static constexpr int TAPS_AT_ONCE = Layer::kernel_w < 4 ? Layer::kernel_w : 4;  // along W
 
-  static constexpr int FIRST_W = Layer::padding_w / Layer::stride_w;  // inputs that padding crops whole
-  static constexpr int CUT_W = Layer::padding_w % Layer::stride_w;    // outputs that it crops of the next one
-  static constexpr int LEAD = (4 - CUT_W % 4) % 4;  // floats before the first of an image row, so that rows align
+  static constexpr int FIRST_W = Layer::padding_w / Layer::stride_w;  // inputs that padding removes
+  static constexpr int CUT_W = Layer::padding_w % Layer::stride_w;    // outputs removed from the next one
+  static constexpr int LEAD = (4 - CUT_W % 4) % 4;  // floats before an image row, which align it
 
   // The pitch between rows of an image for which the lanes of a product have the fewest bank conflicts.
   static constexpr int conflicts(int pitch) {

@@ -54,7 +54,7 @@ __device__ __forceinline__ void multiply_runs(FusedSums<Plan>& sum, const float4
   constexpr int RUN = Plan::RUN, RUNS = Plan::RUNS;
 #pragma unroll Plan::X_UNROLL
   for (int n = 0; n < Plan::N8; ++n) {
-    [[maybe_unused]] FusedSums<Plan> few = {};  // only so few terms are left to the tensor cores in tf32x3
+    [[maybe_unused]] FusedSums<Plan> few = {};  // tf32x3: the tensor cores sum only a few terms
     auto& into = [&]() -> FusedSums<Plan>& {
       if constexpr (THREE) return few;
       else return sum;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void multiply_runs(FusedSums<Plan>& sum, const float4
                 for (int j = 0; j < RUN; ++j) {
                   const float b[2] = {window[0][j + STEP], window[1][j + STEP]};
                   const float b_rest[2] = {rest[0][j + STEP], rest[1][j + STEP]};
-                  mma_m16n8k8_tf32(into[m][q][j], a_rest, b, into[m][q][j]);  // small terms first: they are lost least
+                  mma_m16n8k8_tf32(into[m][q][j], a_rest, b, into[m][q][j]);  // small terms first, while the sum is small
                   mma_m16n8k8_tf32(into[m][q][j], a, b_rest, into[m][q][j]);
                 }
               }

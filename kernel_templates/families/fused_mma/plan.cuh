@@ -59,7 +59,7 @@ struct FusedPlan {
   static constexpr __host__ __device__ bool fits(int tile, int stages) {
     return 4 * floats(tile, stages) <= 1024LL * Tune::SHARED_KB;
   }
-  // What does not fit becomes smaller: first the tile, until it fits twice, then the stages.
+  // If shared memory does not suffice: smaller tiles until two fit, then fewer stages.
   static constexpr __host__ __device__ int tile_of() {
     int tile = Tune::TILE;
     while (tile > 32 && !fits(tile, 2)) tile /= 2;
@@ -104,7 +104,7 @@ struct FusedPlan {
   static constexpr long long SLOT = 32LL * Layer::groups * ROWS * TILE_WARPS * SUMS;  // float4 of a share
   // Tensor cores truncate sums instead of rounding them. So after this many tiles the sums are added up in fp32.
   static constexpr int PROMOTE = larger(1, 4096 * PS / TILE);
-  // Blocks of a multiprocessor: two where shared memory has room for them and registers, too.
+  // Blocks of a multiprocessor: two if shared memory and registers suffice.
   static constexpr int RESIDENT =
       SHARED_BYTES <= 113 * 1024 && THREADS <= 256 && MA * NB * ROWS * KT <= 12 && !THREE ? 2 : 1;
 };

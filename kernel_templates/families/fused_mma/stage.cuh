@@ -15,7 +15,7 @@ __device__ __forceinline__ void meet_from_anywhere(unsigned barrier, int turn) {
 }
 
 // Rounds to the nearest TF32, ties away from zero, as round_to_tf32() does. But the lower 13 bits, which mma ignores,
-// are undefined. Without them an infinity stays one. A NaN is replaced by one that no carry reaches.
+// are undefined. Without them an infinity is unchanged. A NaN is replaced by 0x7FFFFFFF.
 __device__ __forceinline__ float rounded_for_mma(float x) {
   return __uint_as_float(x != x ? 0x7FFFFFFFu : __float_as_uint(x) + 0x1000u);
 }
@@ -46,7 +46,7 @@ struct OwnVectors {
 template <int THREADS, int ROWS, int CHANNELS, int COLUMNS, int PITCH, int STEP, int WIDTH, class Scalar>
 __device__ __forceinline__ void stage_rows_by(float* to, const RowSource<Scalar>& from) {
   using Own = OwnVectors<THREADS, ROWS, COLUMNS / WIDTH>;
-  const Scalar* next = from.row;  // of the next turn; stays where it is if the column is beside the row
+  const Scalar* next = from.row;  // of the next turn; not moved if the column is outside the row
   long long further = 0;
   bool there = false;
   Own::each([&](int row, int vector, int turn) {

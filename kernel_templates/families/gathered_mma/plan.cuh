@@ -32,7 +32,7 @@ struct GatheredAxis {
   // Classes with a tap have different first taps, so the first tap numbers them.
   static constexpr int FIRSTS = KERNEL < TAP_STEP ? KERNEL : TAP_STEP;
   static constexpr int MOST_TAPS = ceil_div(KERNEL, TAP_STEP);
-  // The same bound as in a variant's header, which knows no common divisors.
+  // The same bound as in the header of the .cu, where common divisors cannot be computed.
   static constexpr int STEP_AT_LEAST = !FORWARD || DILATION % STRIDE == 0 ? 1
                                        : STRIDE > 2 * DILATION            ? ceil_div(STRIDE, DILATION)
                                                                           : 2;
@@ -65,7 +65,7 @@ struct GatheredAxis {
   static __device__ __forceinline__ GatheredRange range(const GatheredTaps& taps, int from, int to, int size) {
     constexpr int PACE = SHIFT < 0 ? -SHIFT : SHIFT;
     const long long low = taps.at + 1LL * from * SPAN, high = taps.at + 1LL * to * SPAN;
-    const long long off = SHIFT < 0 ? low - (size - 1) : -high;   // > 0: how far the first tap misses
+    const long long off = SHIFT < 0 ? low - (size - 1) : -high;   // > 0: distance of the first tap
     const long long room = SHIFT < 0 ? high : size - 1 - low;     // < 0: every tap is beyond the end
     const long long begin = off > 0 ? (off + PACE - 1) / PACE : 0, end = room < 0 ? 0 : room / PACE + 1;
     const int stop = end < taps.count ? int(end) : taps.count;
@@ -73,7 +73,7 @@ struct GatheredAxis {
   }
 };
 
-// What gathered_mma knows at compile time: tiles, steps of the reduction, shared memory. "Result" and "source" are
+// Compile-time constants of gathered_mma: tiles, steps of the reduction, shared memory. "Result" and "source" are
 // output and input in forward, grad_input and grad_output in grad_input. M and K are their channels in a group.
 
 template <bool IS_FORWARD, class Layer, class Tune>
@@ -90,8 +90,7 @@ struct GatheredPlan {
   static constexpr int KERNEL_D = Layer::kernel_d, KERNEL_H = Layer::kernel_h, KERNEL_W = Layer::kernel_w;
   static constexpr long long KERNEL = 1LL * KERNEL_D * KERNEL_H * KERNEL_W;
 
-  // Tensor cores truncate their sums. Longer sums are taken out of them in between and added up in fp32, which
-  // rounds.
+  // Tensor cores truncate sums. So a sum of more terms than SERIES is cut into series, which are added in fp32.
   static constexpr int SERIES = THREE ? 128 : 4096;
   static constexpr bool LONG = 1LL * D::TAPS_BOUND * H::TAPS_BOUND * W::TAPS_BOUND * K > SERIES;
 
@@ -120,7 +119,7 @@ struct GatheredPlan {
   static constexpr bool MIXED = K <= MOST / 2;
   static constexpr long long MOST_TAPS = 1LL * D::MOST_TAPS * H::MOST_TAPS * W::MOST_TAPS;  // of a class
   static constexpr int PARTS = MIXED ? 1 : ceil_div(K, MOST);
-  static constexpr int RUN = KERNEL * K > 16 ? 32 : KERNEL * K > 8 ? 16 : 8;  // there
+  static constexpr int RUN = KERNEL * K > 16 ? 32 : KERNEL * K > 8 ? 16 : 8;  // if ALONG
   static constexpr int CHUNK = ALONG    ? (RUN < MOST ? RUN : MOST)
                                : !MIXED ? ceil_div(ceil_div(K, PARTS), 8) * 8
                                : MOST_TAPS * K < MOST ? int(ceil_div(MOST_TAPS * K, 8LL)) * 8 : MOST;
@@ -151,7 +150,7 @@ struct GatheredPlan {
   static constexpr long long CLASS_FLOATS = MOST_STEPS * WEIGHT_FLOATS;
   static constexpr long long PACKED_FLOATS = CLASS_FLOATS * FIRSTS * M_TILES * GROUPS;
 
-  static constexpr int HELD = MA * NB * 4 * (LONG ? 2 : 1) + 64;  // registers, about
+  static constexpr int HELD = MA * NB * 4 * (LONG ? 2 : 1) + 64;  // estimated registers
   static constexpr int BLOCKS = 65536 / THREADS >= 2 * HELD ? 2 : 1;
 };
 

@@ -117,7 +117,7 @@ struct GatheredTile {
 struct GatheredColumn {
   int d, h, w;
   bool exists;
-  const float* from;  // channel 0 of the group; may lie outside, and is not read then
+  const float* from;  // channel 0 of the group; not read if it is outside
 
   template <class P>
   __device__ __forceinline__ void place(const GatheredArguments& a, const GatheredTile<P>& tile, int column) {
@@ -130,7 +130,7 @@ struct GatheredColumn {
            (1LL * d * a.source_h + h) * a.source_w + w;
   }
 
-  // True if there is an element of the source where a tap is met that lies so far from tap 0.
+  // True if the source has an element at this distance from that of tap 0.
   template <class P>
   __device__ __forceinline__ bool meets(const GatheredArguments& a, int to_d, int to_h, int to_w) const {
     return exists && (P::D::PLAIN || unsigned(d + to_d) < unsigned(a.source_d)) &&

@@ -1,4 +1,4 @@
-// Everything a strip GEMM knows at compile time: tile shape, pitches in shared memory, fragment order of the channels.
+// Compile-time constants of a strip GEMM: tile shape, pitches in shared memory, fragment order of the channels.
 //
 // The product has rows (channels of the result, "M") and columns (positions, "N"). It sums over channels of the source
 // ("K") and taps. A position is a step along W (contract/axis.cuh). The rows of steps of a plane lie one after the
@@ -149,9 +149,9 @@ struct StripConfig {
   static constexpr int OVERLAP = OWNED > 0 ? round_up(ceil_div(SECTOR - 1, W::OUT_STEP), PIECE) : 0;
   static_assert(OVERLAP < WARP_COLUMNS, "a warp has positions of its own");
 
-  // Input in shared memory: [row plane][channel][position].
+  // Source in shared memory: [row plane][channel][position].
   static constexpr int LEAD = (W::BASE % PIECE + PIECE) % PIECE;  // positions before the first, so that copies align
-  static constexpr int READ = PIECE == 8 && STRIP * W::IN_STEP % 8 == 0 ? 8 : 4;  // that a lane loads at once
+  static constexpr int READ = PIECE == 8 && STRIP * W::IN_STEP % 8 == 0 ? 8 : 4;  // values that a lane loads at once
   // What a lane's strip meets.
   static constexpr int WINDOW = round_up((STRIP - 1) * W::IN_STEP + W::REACH + 1 + LEAD, READ);
   static constexpr int SPAN = round_up((COLUMNS - STRIP) * W::IN_STEP + WINDOW, PIECE);

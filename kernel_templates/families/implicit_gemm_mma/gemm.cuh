@@ -122,7 +122,7 @@ __device__ __forceinline__ void copy_step(const StripArgumentsOf<C>& a, const St
   }
 }
 
-// tf32x3: tensor cores truncate their sums. So sums are taken out of them and added up in fp32, which rounds.
+// tf32x3: tensor cores truncate sums. So short sums are added up in fp32, which rounds.
 template <class C>
 __device__ __forceinline__ void take_out(StripSums<C>& few, StripSums<C>& sum) {
 #pragma unroll
@@ -175,7 +175,7 @@ __device__ __forceinline__ void add_row(StripSums<C>& sum, const float* x, const
     for (int j = 0; j < C::STRIP; ++j) {
       const float b[2] = {window[0][j * C::W::IN_STEP + SHIFT], window[1][j * C::W::IN_STEP + SHIFT]};
       if constexpr (C::PLANES_OF_A == 2) {
-        // low * low is below the last place.
+        // low * low is less than one ulp.
         const float high[2] = {high_tf32(b[0]), high_tf32(b[1])};
         const float low[2] = {low_tf32(b[0], high[0]), low_tf32(b[1], high[1])};
 #pragma unroll

@@ -60,8 +60,8 @@ __device__ __forceinline__ void store_strip(Half* out, const Pack<float, N>& v) 
   }
 }
 
-// For which alignments a warp stores the values at w of a row. The warp stores the sectors whose first value in the row
-// lies from `first` to before `end`. Bit q stands for a place that is q values behind the start of a sector.
+// A warp stores the sectors whose first column c has first <= c < end. Bit q of the result: whether it stores column w if
+// w is q values behind the start of a sector.
 template <int SECTOR>
 __device__ __forceinline__ unsigned owned_alignments(int w, int first, int end) {
   const int most = min(w - first, SECTOR - 1), least = min(max(w - end + 1, 0), SECTOR);
@@ -84,7 +84,7 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
   constexpr int HELD = (LARGE ? 8 : 16) / (ROUNDS * VECTOR), FIT = HELD < TURNS ? HELD : TURNS;
   constexpr int BATCH = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;  // turns whose loads come before their stores
   // Also found by trial: unrolled, these cases take up to 90 more registers and spill on sm_80. 16-bit values spill if
-  // unrolled, but for one case that spills if not.
+  // unrolled; one case spills if it is not.
   constexpr bool ROLLED = C::HALVES ? !(MANY_SUMS && C::OLD && C::TAPS == 15) : C::ROLL || C::OLD || C::IMAGE_WIDTH > 128;
   constexpr int TURNS_UNROLLED = ROLLED ? 1 : TURNS / BATCH;
   static_assert(TOGETHER <= 8 && TURNS % BATCH == 0, "rows of an image divide evenly");
@@ -96,8 +96,8 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
   typename C::Scalar* to =
       a.out + (tile.n * (C::GROUPS * C::M) + first) * volume + tile.out_d() * plane + 1LL * row0 * a.out_w;
   int place[ROUNDS];
-  // A bit for each place and number of values that the channel's first row begins behind the start of a sector: is it
-  // stored?
+  // For each place SECTOR bits. Bit i: the place is stored if the channel's first row begins i values behind the start
+  // of a sector.
   constexpr int A_WORD = 32 / C::SECTOR;  // places
   [[maybe_unused]] unsigned owned[ceil_div(ROUNDS, A_WORD)] = {};
   const int begin = tile.column + warp_n * strip_warp_step<C>(a);
@@ -113,7 +113,7 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
                         unsigned(h) < unsigned(a.out_h);
     place[i] = inside ? rows_on * C::H::OUT_STEP * a.out_w + w : -1;
     if constexpr (C::OVERLAP > 0) {
-      // The row's first column in this block begins no overlap.
+      // There is no overlap before the row's first column.
       const int first = begin - rows_on * a.pitch, end = first + strip_warp_step<C>(a);
       const bool alone = first <= 0 || a.overlap == 0;
       const int w0 = tile.block * a.columns * C::W::OUT_STEP - C::W::CUT;
@@ -121,7 +121,7 @@ __device__ __forceinline__ void store_tile(const StripArgumentsOf<C>& a, const S
                                                         a.overlap == 0 ? w + 1 : w0 + end * C::W::OUT_STEP);
       const unsigned long long twice = mask | static_cast<unsigned long long>(mask) << C::SECTOR;
       const unsigned turned = unsigned(twice >> unsigned(place[i]) % C::SECTOR) & ~0u >> (32 - C::SECTOR);
-      // end <= 0: the row begins in the overlap, so all of it is the next warp's.
+      // end <= 0: the row begins in the overlap, so the next warp stores all of it.
       owned[i / A_WORD] |= (inside && end > 0 ? turned : 0u) << i % A_WORD * C::SECTOR;
     }
   }

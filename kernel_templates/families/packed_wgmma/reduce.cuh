@@ -1,4 +1,4 @@
-// The second stage of packed_wgmma: partial sums become weights. They lie in the order in which warpgroups hold them.
+// The second stage of packed_wgmma: partial sums become grad_weight. They lie in the order in which warpgroups hold them.
 #pragma once
 #include "contract/slot_sums.cuh"
 #include "families/strip_wgmma/plan.cuh"

@@ -1,5 +1,5 @@
 // How forward and grad_input of persistent_packed store channels_last results. Four lanes hold two of each 8 channels of a
-// position; 16-bit values change places among them, so that a lane stores 8 neighbouring channels.
+// position; they exchange 16-bit values, so that a lane stores 8 neighbouring channels.
 #pragma once
 #include "families/persistent_packed/packed_plan.cuh"
 #include "families/persistent_wgmma/gather_store.cuh"
@@ -31,7 +31,7 @@ __device__ __forceinline__ void transpose_in_four(unsigned (&word)[4]) {
   }
 }
 
-// Stores N neighbouring channels from `channel` on; of the group's, M exist.
+// Stores N neighbouring channels from `channel` on. The group has M channels.
 template <class P, int N>
 __device__ __forceinline__ void last_store_run(typename P::Scalar* to, const Pack<typename P::Scalar, N>& value, int channel, bool wide) {
   if (wide) {

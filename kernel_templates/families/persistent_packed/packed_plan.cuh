@@ -1,5 +1,5 @@
-// What forward and grad_input of persistent_packed know at compile time: the products of GatherPlan, how the source is
-// packed, and a stage that copies alone fill. README.md has the words.
+// Compile-time constants of forward and grad_input of persistent_packed: the products of GatherPlan, how the source is
+// packed, and a stage that only copies fill. README.md has the words.
 #pragma once
 #include "families/persistent_packed/packed_source.cuh"
 
@@ -27,7 +27,7 @@ struct PackedGatherPlan : GatherPlan<Layer, Tune, is_forward> {
   static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES + 256 + Base::ODD_BYTES;
   static_assert(STAGES >= 2, "a stage is given back only after the next has begun");
 
-  // Warpgroups 0 and 1 multiply. One warp of the third orders copies.
+  // Warpgroups 0 and 1 multiply. One warp of the third issues copies.
   static constexpr int THREADS = Base::CONSUMERS + 128, KEPT = 40, TAKEN = 232;
   static constexpr long long PACKED_BYTES = 1LL * Base::VARIETIES * Base::SEGMENTS * STEPS * WEIGHT_BYTES;
 };
@@ -67,7 +67,7 @@ bool packed_sizes(const Sizes& s, int processors, PackedArguments<typename P::Sc
   const long long whole = ceil_div(1LL * all.grid.rows * all.grid.row, P::TILE) * P::VARIETIES;
   if (whole >= 1LL << 26) return false;
 
-  // Items that do not fill all multiprocessors once more are split along K. Estimated in cycles.
+  // The last items, which do not fill all multiprocessors, are split along K. The cost is estimated in cycles.
   const int stages = P::SEGMENTS * P::STEPS;
   const long long stage = P::TILE * P::WEIGHT_COLUMNS / 256 * P::UNITS, full = whole / 132 * 132;
   long long best = -1;
@@ -82,7 +82,7 @@ bool packed_sizes(const Sizes& s, int processors, PackedArguments<typename P::Sc
   a.rows = all.grid.rows, a.items = int(a.unsplit + (whole - a.unsplit) * chosen), a.one = 1.0f;
   a.pitch = all.grid.wide, a.steps_d = all.grid.deep, a.steps_h = all.grid.high;
   a.splits = GatherDivisor(chosen);
-  // Varieties may differ in length: no block gets the same one in each turn.
+  // Varieties may take different times, so a block does not get the same one in each turn.
   a.turns = GatherDivisor(processors % P::VARIETIES == 0 ? processors : P::VARIETIES);
   return true;
 }

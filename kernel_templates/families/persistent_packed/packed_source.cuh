@@ -28,7 +28,7 @@ struct PackedAxis {
 
 struct PackedGrid {
   GatherDivisor wide, high, deep;  // positions of a row, rows of a plane, planes of an image
-  int rows, row, plane;            // of all images; positions from one row, one plane to the next
+  int rows, row, plane;            // rows of all images; positions from one row (plane) to the next
   long long places, before;        // of a plane of a unit: `before`, then the positions, then those behind
 };
 
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(PACKED_THREADS)
       *reinterpret_cast<Pack<Scalar, E>*>(to + 16 * PLANE * grid.places) = value;
     });
   }
-  wait_for_kernel_ahead();  // the kernel behind this one needs what that one packs, too
+  wait_for_kernel_ahead();  // the kernel after this one also reads what the one ahead packs
 }
 
 // The same of a channels_last tensor. E neighbouring channels are read at once: PACK units.
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(PACKED_THREADS)
   wait_for_kernel_ahead();  // as above
 }
 
-// `first`: no kernel of the same call is ahead. Then it waits for all that is.
+// `first`: the first kernel of the call. It starts after all earlier work of the stream.
 template <class Source>
 cudaError_t launch_pack_units(bool first, const PackedTensor<typename Source::Scalar>& tensor, const PackedGrid& grid,
                               char* packed, cudaStream_t stream) {

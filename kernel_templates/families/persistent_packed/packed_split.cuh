@@ -1,10 +1,10 @@
-// What grad_weight of persistent_packed knows at compile time: the tiles and sums of GradSplitPlan, how x and gy are packed,
+// Compile-time constants of grad_weight of persistent_packed: the tiles and sums of GradSplitPlan, how x and gy are packed,
 // and a stage of both. Positions are the summed index. README.md has the words.
 #pragma once
 #include "families/persistent_packed/packed_source.cuh"
 #include "families/persistent_wgmma/split_plan.cuh"
 
-// What GradSplitPlan asks for beside the tunables. One warp of four orders copies.
+// Constants that GradSplitPlan needs in addition to the tunables. One warp of four issues copies.
 template <class Tune>
 struct PackedSplitTune : Tune {
   static constexpr int COPY_WARPS = 4, STRIP = 64, CHUNKS = 2, AHEAD = 1;
@@ -71,14 +71,14 @@ struct PackedSplitWork {
   __host__ __device__ long long first_stage(int share) const { return share * each + (share < more ? share : more); }
   __host__ __device__ long long stages_of(int share) const { return each + (share < more); }
   __host__ __device__ int works() const { return shares * Plan::TILES; }
-  // One share that the tensor cores add up alone: results are stored directly.
+  // One share, short enough for the tensor cores: results are stored directly.
   __host__ __device__ bool direct() const { return Plan::DIRECT && shares == 1 && stages <= Plan::PROMOTE; }
   long long slots() const { return direct() ? 0 : 16 * Plan::SLOT * works(); }
 
  private:
   // Bytes per ns that a block stages, that all blocks write or read of partial sums; the time of a second launch.
   static constexpr double BYTES_OF_BLOCK = 50, BYTES_OF_ALL = 4000, SECOND_LAUNCH = 3000;
-  static constexpr int MORE_SHARES = 8;  // more parts than blocks can divide the work more evenly
+  static constexpr int MORE_SHARES = 8;  // more shares than blocks may distribute the work more evenly
   double nanoseconds(int of_shares) const {
     constexpr double OF_STAGE = Plan::STAGE / BYTES_OF_BLOCK, OF_SLOT = 16. * Plan::SLOT / BYTES_OF_ALL;
     const long long parts = 1LL * of_shares * Plan::TILES;

@@ -31,11 +31,11 @@ struct GatherArguments {
   int source_d, source_h, source_w, result_d, result_h, result_w;
   int steps_w;                            // of a row of the result; zeros follow up to the pitch
   GatherDivisor pitch, steps_d, steps_h, splits;
-  GatherDivisor turns;  // items after which varieties are dealt out anew
+  GatherDivisor turns;  // items after which the order of varieties changes
   int rows, items, unsplit;     // items from `unsplit` on are parts
   long long source_volume, result_volume;
-  int wide_loads, wide_stores;  // rows lie so that neighbours can be read, stored together
-  float one;                    // 1, where the compiler cannot see it
+  int wide_loads, wide_stores;  // rows are aligned for wide loads, stores
+  float one;                    // 1, unknown to the compiler
 };
 
 // Fills in all but the pointers. Returns false if the layer has too many positions to be counted in int.
@@ -58,7 +58,7 @@ bool gather_sizes(const Sizes& s, int processors, GatherArguments<typename P::Sc
   if (rows >= (1LL << 31) - P::TILE || pitch >= 1LL << 30) return false;
   const long long tiles = (rows * pitch - 1) / P::TILE + 1, whole = tiles * P::VARIETIES;
   if (whole >= 1LL << 26) return false;
-  // Items that do not fill all multiprocessors once more are split along K. Estimated in cycles.
+  // The last items, which do not fill all multiprocessors, are split along K. The cost is estimated in cycles.
   const int stages = P::SEGMENTS * P::STEPS;
   const long long stage = P::TILE * P::WEIGHT_COLUMNS / 256 * P::UNITS * 3 / 2, full = whole / 132 * 132;
   long long best = -1;
@@ -73,7 +73,7 @@ bool gather_sizes(const Sizes& s, int processors, GatherArguments<typename P::Sc
   a.rows = int(rows), a.items = int(a.unsplit + (whole - a.unsplit) * chosen), a.one = 1.0f;
   a.pitch = GatherDivisor(int(pitch)), a.steps_d = GatherDivisor(steps_d), a.steps_h = GatherDivisor(steps_h);
   a.splits = GatherDivisor(chosen);
-  // Varieties may differ in length: no block gets the same one in each turn.
+  // Varieties may take different times, so a block does not get the same one in each turn.
   a.turns = GatherDivisor(processors % P::VARIETIES == 0 ? processors : P::VARIETIES);
   a.wide_loads = a.source_w % P::PACK == 0 && size_t(a.source) % (sizeof(typename P::Scalar) * P::PACK) == 0;
   return true;
@@ -103,8 +103,8 @@ struct GatherRow {
   }
 };
 
-// One piece of work: a tile of positions and a variety, that is a group, row residues and a tile of channels; of these
-// the stages first to end, all or a part.
+// An item: a tile of positions and a variety (group, row residues, tile of channels). It has all of their stages or a
+// part, `first` to `end`.
 template <class P>
 struct GatherItem {
   int number, part, parts, variety, group, row_group, channel;

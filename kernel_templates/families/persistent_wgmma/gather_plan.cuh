@@ -1,4 +1,4 @@
-// What the gather kernel of persistent_wgmma knows at compile time, for forward and grad_input: which products the taps
+// Compile-time constants of the gather kernel of persistent_wgmma, for forward and grad_input: which products the taps
 // along W are, how wide a tile is, and how a stage lies in shared memory. README.md has the words.
 //
 //     forward:    result q * stride + r     gets tap k from source q + shift(k), for the taps of residue r
@@ -93,10 +93,10 @@ struct GatherPlan {
 
   // Columns of a product: [slot][row residue][channel]. A slot is a residue along W that a tap meets.
   static constexpr int SLOTS = is_forward ? RESIDUES : 1, SLOTS_AT_MOST = is_forward ? RESIDUES_AT_MOST : 1;
-  // Many taps fill a stage with weights: then fewer columns.
+  // With many taps the weights would fill a stage, so there are fewer columns.
   static constexpr int WIDE = Tune::COLUMNS != 0 ? Tune::COLUMNS : ceil_div(TAP_UNITS, SLOTS_AT_MOST) > 8 ? 128 : 256;
-  // kernel = stride: all residues along D and H need the same source, so they are columns of one product as far as they
-  // fit beside 16 channels.
+  // kernel = stride: all residues along D and H need the same source, so they are columns of one product if at
+  // least 16 channels of each fit.
   static constexpr bool ALIKE = is_forward && KD == SD && KH == SH && (KD == 1 || DD == 1) && (KH == 1 || DH == 1) &&
                                 PD % SD == 0 && PH % SH == 0;
   static constexpr int MERGED = ALIKE && SLOTS_AT_MOST * SD * SH * 16 <= WIDE ? SD * SH
@@ -141,14 +141,14 @@ struct GatherPlan {
     return slot;
   }
 
-  // The products of these residues are the same shifts.
+  // Whether the taps of these residues have the same shifts.
   static constexpr __host__ __device__ bool like(int a, int b) {
     for (int by = LOW; by <= LOW + REACH; ++by)
       if (meets(a, by) != meets(b, by)) return false;
     return true;
   }
   // ptxas gives the sums of a product neighbouring registers. So two products have the same sums or none in common. It
-  // does not compile one of 256 columns where a block is launched with 128 registers a thread.
+  // rejects a product of 256 columns if a block is launched with 128 registers a thread.
   static constexpr int WIDTH = MERGED * CT, PRODUCT = 128;
   static constexpr __host__ __device__ int part_of(int columns) {
     return ceil_div(ceil_div(columns, ceil_div(columns, PRODUCT)), 8) * 8;
@@ -233,7 +233,7 @@ struct GatherPlan {
   static constexpr bool ODD = is_forward && (S == 3 || S == 5 || S == 7);
   static constexpr int ODD_BYTES = ODD ? 8 * 4 * 16 * S * (8 + int(sizeof(Scalar))) : 0;
   static constexpr int SHARED = 227 * 1024 - 256 - ODD_BYTES;  // bytes of the ring, at most
-  // Small tiles with a halo load little in a stage: their stages are larger, if three of them fit.
+  // Small tiles with a halo load little per stage, so they have larger stages if three fit.
   static constexpr int LARGE = BLOCKS == 1 && REACH > 0 ? SHARED / 3 : 49152;
   static constexpr int units_chosen() {
     for (int units = 16; units > 2; units /= 2)
@@ -245,7 +245,7 @@ struct GatherPlan {
   static constexpr int STAGE_BYTES = UNITS * UNIT_BYTES, WINDOW_BYTES = 16 * UNITS * UNIT_ROWS;
   static constexpr int WEIGHT_BYTES = 16 * UNITS * WEIGHT_COLUMNS;
   static constexpr int FIT = SHARED / STAGE_BYTES;
-  // An even number, if it can be: then a place of the ring belongs to one of the two staging warpgroups.
+  // Even if possible: then each place of the ring belongs to one of the two staging warpgroups.
   static constexpr int STAGES = FIT >= 8 ? 8 : FIT > 3 ? FIT / 2 * 2 : FIT;
   static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES + 256 + ODD_BYTES;
   static_assert(STAGES >= 2, "a stage is given back only after the next has begun");

@@ -49,7 +49,8 @@ __device__ __forceinline__ GatherSlot gather_slot(const GatherArguments<typename
   return {((1LL * row.n * P::GROUPS + item.group) * P::K) * a.source_volume + (1LL * d * a.source_h + h) * a.source_w + w, exist};
 }
 
-// thread -> data: the same elements of the window in every stage; neighbours in memory are neighbouring lanes. The few elements that are left over are divided one unit a thread.
+// thread -> data: the same elements of the window in every stage; neighbours in memory are neighbouring lanes. Of the few
+// elements that remain, each thread copies one unit.
 template <class P>
 struct GatherWindow {
   using Scalar = typename P::Scalar;
@@ -158,7 +159,7 @@ __device__ __forceinline__ void gather_stage(const GatherArguments<typename P::S
       if (turn-- > 0) continue;
       turn = GROUPS - 1;
       const int segment = at / P::STEPS, channel = (at - segment * P::STEPS) * P::UNITS * P::CHANNELS;
-      // What an item consists of is worked out again, so it takes no registers meanwhile.
+      // The data of an item is computed again, so it takes no registers until then.
       if (segment != staged) window.begin_segment(GatherItem<P>(a, computed_anew(number)), segment);
       staged = segment;
       char* const stage = ring + place.stage * P::STAGE_BYTES;

@@ -37,8 +37,8 @@ __device__ __forceinline__ void gather_store_run(Scalar* to, const Pack<Scalar, 
   }
 }
 
-// The stores of an odd stride: a thread's results are too few and lie too badly for wide stores. So a warp changes them
-// in shared memory (`room`): its lanes then store neighbours, of 16 positions and one of 4 channels after the other.
+// The stores of an odd stride: a thread's results are too few and not aligned for wide stores. So a warp reorders them
+// in shared memory (`room`): its lanes then store neighbouring results of 16 positions, channel by channel.
 template <class P, int EIGHTS, class Sum>
 __device__ __forceinline__ void gather_store_odd(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
                                                  const GatherTarget (&targets)[2], int channel, char* room, const Sum& sum) {
@@ -154,7 +154,7 @@ __device__ __forceinline__ void gather_targets(const GatherArguments<typename P:
 }
 
 // Adds the parts of an item in their order. A block has 8 channels of the 64 positions of both warpgroups. The first turn
-// stores nothing: it brings the instructions from memory while the kernel ahead still runs.
+// stores nothing: it loads the instructions into the cache while the kernel ahead still runs.
 template <class P>
 __global__ void __launch_bounds__(P::CONSUMERS) add_gather_parts(GatherArguments<typename P::Scalar> a) {
   constexpr int PIECES = P::BLOCKS * (P::CT / 8), C = P::CLASSES;

@@ -27,8 +27,8 @@ struct GatherIndex<false> {
   using type = long long;
 };
 
-// thread -> data: one unit. Neighbouring threads read neighbouring taps; in grad_input, of 8 columns that lie side by side
-// in the result: whole sectors are written.
+// thread -> data: one unit. Neighbouring threads read neighbouring taps. In grad_input these are taps of 8 columns that
+// are neighbours in the result, so whole sectors are written.
 template <class P>
 __global__ void __launch_bounds__(256)
     pack_gather_weights(const typename P::Scalar* __restrict__ weight, char* __restrict__ packed, float one) {

@@ -4,7 +4,7 @@
 #include "families/persistent_wgmma/split_copier.cuh"
 #include "families/persistent_wgmma/split_vectors.cuh"
 
-// A job is brought to the warp's own part of shared memory as it lies; AHEAD jobs later its lanes read an item each. Heads
+// A job is copied to the warp's own part of shared memory unchanged; AHEAD jobs later its lanes read an item each. Heads
 // and tails are written with the cores of the strips beside them. The last job also brings the edges: the single
 // elements beside the stage's first and last strip.
 template <class Layer, class Tune>
@@ -25,7 +25,7 @@ struct GradSplitAsyncLoader : GradSplitCopier<Layer, Tune> {
   static_assert(SIZE == 4 || Plan::EXTRA == 0, "cp.async takes no two bytes");
 
   char* const brought;  // the jobs of the warp that are on the way
-  int in = 0, out = 0;  // which of them is brought and read next
+  int in = 0, out = 0;  // which of them is copied and read next
   int own_left = 0;
   int own_strip = 0, strips_on, lane_on;  // places in their rows: of the stage's first strip, of its next ones
   unsigned linked = 0;                    // which strips follow the one before
@@ -178,7 +178,7 @@ struct GradSplitAsyncLoader : GradSplitCopier<Layer, Tune> {
         const unsigned v = Plan::HEAD + 4 * own.i + e;
         if (Plan::HEAD + Plan::CORE <= Plan::LENGTH || v < Plan::LENGTH)
           put(to + own.h * Plan::GY_CHUNK + of_element(v), item.chunk(e));
-        // The end of a strip lies before the next strip's core, and the beginning behind the core of the one before.
+        // The end of a core is also the head of the next strip, and its beginning the tail of the previous strip.
         if constexpr (Plan::HEAD > 0)
           if (e >= 4 - Plan::HEAD && v >= unsigned(Plan::CORE)) {
             const uint4 chunk = item.template chunk<CHUNKS>(e, linked >> own.h >> 1);

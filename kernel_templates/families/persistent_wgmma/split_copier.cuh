@@ -34,13 +34,13 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   // What is loaded next.
   bool more = true;
   GradSplitStrip* table = nullptr;           // of the stage: [x, then each tap row][strip]
-  int number, left = 0;                      // of the work; its stages after this one
+  int number, left = 0;                      // of the pair (share, tile); its stages after this one
   int slot = 0;                              // the next stage's table
   const Scalar *x = nullptr, *gy = nullptr;  // the first strip in channel 0 of the tile
   unsigned flags = 0;
   // What is stored next.
   int own_number = 0;
-  bool own_ends = false;  // it is the work's last stage
+  bool own_ends = false;  // it is the last stage of its pair (share, tile)
   float bias[GY_JOBS] = {};
 
   __device__ __forceinline__ GradSplitCopier(const Sizes& s, const GradSplitTensors<Layer, Tune>& t,
@@ -95,7 +95,7 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
       this->write_table(tables + (begin + warp) * Plan::TABLE, at, next, lane);
   }
 
-  // The sums of a work, of share and tile `of`, become partial sums.
+  // Stores the sums of a pair (share, tile) as partial sums.
   __device__ __forceinline__ void store_bias() {
     if constexpr (Bias::HERE) {
       const int tile = own_number % Plan::TILES, share = own_number / Plan::TILES;
@@ -121,7 +121,7 @@ struct GradSplitCopier : GradSplitTables<Layer, Tune> {
   __device__ __forceinline__ GradSplitPlace place() const {
     constexpr int OF_CHANNEL = VECTORS * CHUNKS;
     const unsigned own = computed_anew(thread);
-    if constexpr (THREADS % OF_CHANNEL == 0) {  // what the jobs of a thread have in common is the same number here
+    if constexpr (THREADS % OF_CHANNEL == 0) {  // then the first two numbers are the same in all jobs of a thread
       return {own % VECTORS, own / VECTORS % CHUNKS, own / OF_CHANNEL + JOB * (THREADS / OF_CHANNEL),
               ITEMS % THREADS == 0 || JOB * THREADS + own < ITEMS};
     } else {

@@ -24,7 +24,7 @@ struct GradSplitPlan {
   static constexpr int CONSUMERS = MB * WN;
   static constexpr int MOST = WIDE > 0 || Tune::COLUMNS < 192 ? Tune::COLUMNS : 192;
   static constexpr int FIT = MOST / (8 * K) > 1 ? MOST / (8 * K) : 1;
-  // If a few octs fewer let no tile have two tap rows, it has fewer.
+  // A tile has fewer octs if it then has one tap row and not much less work.
   static constexpr int SAME_ROW = ceil_div(CO8, ceil_div(CO8, FIT * WN));
   static constexpr int EVEN = ceil_div(ALL_OCTS, ceil_div(ALL_OCTS, FIT * WN));
   static constexpr bool FEWER = CO8 % SAME_ROW == 0 && SAME_ROW % WN == 0 && 4 * SAME_ROW >= 3 * EVEN;
@@ -50,12 +50,12 @@ struct GradSplitPlan {
   static constexpr bool SHORT = CI >= 512 && TAP_ROWS > 1 && K == 2 * STRIDE;
   static constexpr int SIZE = int(sizeof(typename Layer::scalar)), PER = 16 / SIZE;
   static constexpr int BEYOND = FAR + 1 > STRIDE ? FAR + 1 - STRIDE : 0;
-  // Whether cp.async serves the layer: a strip has little beside its core, and a tile few tap rows. With 16-bit types
-  // it moves half as much at a time; that is faster only where sums leave few registers for loads.
+  // Whether cp.async serves the layer: heads and tails are short, and a tile has few tap rows. With 16-bit types it copies
+  // half as much at a time; that is faster only if sums leave few registers for loads.
   static constexpr bool COPIES = SIZE == 4 ? BEYOND <= 4 && ROWS <= 4 && !SHORT : BEYOND == 0 && PADDING == 0 && SUMS > 64;
   static constexpr bool ASYNC = Tune::ASYNC;
   // A strip is STRIP neighbouring positions of a row; a chunk is 16 bytes: one position of each of PER strips.
-  // Longer strips have less beside their cores.
+  // Longer strips have relatively shorter heads and tails.
   static constexpr bool FITS_8 = 4 * (8192 * MB + (8 + FAR / STRIDE) * 128 * STRIDE * OCTS) <= 200 * 1024;
   static constexpr bool LONG = FAR >= STRIDE && !SHORT && (TAP_ROWS * K <= 16 || (!COPIES && FITS_8));
   static constexpr int STRIP = Tune::STRIP ? Tune::STRIP : LONG ? 8 : 4;
@@ -118,19 +118,19 @@ struct GradSplitPlan {
   static constexpr int PARTS = WIDE > 0 && WIDE_N / 2 + 26 > ENTRY && OCTS_WG * STRIDE % 2 == 0 ? 2 : 1;
   static constexpr int PART_N = WIDE_N / PARTS;
 
-  // If one share is all, sums can be stored as weights at once. It is done where every channel exists.
+  // If there is one share, sums can be stored in grad_weight directly. This is done if every channel exists.
   static constexpr bool DIRECT = CI_BLOCKS % MB == 0 && CI % 64 == 0 && CO % 8 == 0 && CO8 % OCTS == 0;
 
   // float4 that a tile has in the workspace for one share.
   static constexpr long long SLOT = 128LL * GROUPS * CONSUMERS;
 };
 
-// Tune, and which loader brings the data.
+// Tune, and which loader is used.
 template <class Tune, bool BY_ASYNC>
 struct GradSplitBy : Tune {
   static constexpr bool ASYNC = BY_ASYNC;
 };
-// The one for whole rows. For other rows, registers bring the data.
+// The first choice, for rows of whole vectors. Other rows are loaded through registers.
 template <class Layer, class Tune>
 using GradSplitMain = GradSplitBy<Tune, GradSplitPlan<Layer, GradSplitBy<Tune, false>>::COPIES>;
 
@@ -181,12 +181,12 @@ struct GradSplitWork {
   __host__ __device__ long long first_stage(int share) const { return share * each + (share < more ? share : more); }
   __host__ __device__ long long stages_of(int share) const { return each + (share < more); }
   __host__ __device__ int works() const { return shares * Plan::TILES; }
-  // One share that the tensor cores add up alone: results are stored directly.
+  // One share, short enough for the tensor cores: results are stored directly.
   __host__ __device__ bool direct() const { return Plan::DIRECT && shares == 1 && stages <= Plan::PROMOTE; }
  private:
   // As measured on an H200: bytes per ns that a block stages, and that all blocks write or read of partial sums.
   static constexpr double BYTES_OF_BLOCK = 32, BYTES_OF_ALL = 4000, SECOND_LAUNCH = 3000;
-  // More parts than blocks can divide the work more evenly.
+  // More shares than blocks may distribute the work more evenly.
   static constexpr int MORE_SHARES = 8;
   Position position_of(long long strip) const {
     const long long rows = strip / strips.in_w, planes = rows / at_least_one(strips.in_h);

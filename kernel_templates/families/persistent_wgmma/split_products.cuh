@@ -55,7 +55,7 @@ __device__ __forceinline__ void multiply_grad_split(GradSplitSums<Plan>& sums, u
     }
 }
 
-// *to += more, as one piece of assembly: else the compiler loads many values ahead, into registers that it lacks.
+// *to += more, as one piece of assembly: otherwise the compiler loads many values ahead, and registers do not suffice.
 __device__ __forceinline__ void add_to_memory(float4* to, const float4& more) {
 #ifdef __CUDACPU__
   *to = make_float4(to->x + more.x, to->y + more.y, to->z + more.z, to->w + more.w);
@@ -85,8 +85,8 @@ __device__ __forceinline__ void promote_grad_split(const GradSplitSums<Plan>& su
     }
 }
 
-// Sums as weights. A thread has all taps of a row for four (ci, co), each a run of K neighbours. Every channel exists
-// (Plan::DIRECT), so all places are constants but the first.
+// Stores sums in grad_weight. A thread has all taps of a row for four (ci, co), each a run of K neighbours. All channels
+// exist (Plan::DIRECT), so all places except the first are constants.
 template <class Layer, class Plan, int RUN>
 __device__ __forceinline__ void store_grad_split(const GradSplitSums<Plan>& sums, typename Layer::scalar* grad_weight,
                                                  int ci0, int oct0) {

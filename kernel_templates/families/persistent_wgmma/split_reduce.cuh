@@ -1,5 +1,5 @@
-// The second stage of grad_weight: partial sums, which lie as warpgroups hold them, become weights. Those of grad_bias
-// become biases in the same launch, in blocks behind the first `weight_blocks`.
+// The second stage of grad_weight: partial sums, in the order in which warpgroups hold them, become grad_weight. Those of
+// grad_bias are added in the same launch, by blocks after the first `weight_blocks`.
 #pragma once
 #include "contract/slot_sums.cuh"
 #include "families/persistent_wgmma/split_bias.cuh"

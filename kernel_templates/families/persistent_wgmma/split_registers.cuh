@@ -122,7 +122,7 @@ struct GradSplitRegisterLoader : GradSplitCopier<Layer, Tune> {
   __device__ __forceinline__ void store(char* stage) {
     write<JOB>(items[JOB % BUFFERS], stage);
   }
-  // Job 0 of the next stage is the first item again.
+  // Rotates the items, so that job 0 of the next stage is items[0].
   __device__ __forceinline__ void end_stage() {
     if constexpr (TURN != 0) {
       Item turned[AHEAD];

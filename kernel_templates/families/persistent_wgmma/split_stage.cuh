@@ -1,4 +1,4 @@
-// The copying warps of grad_weight: they read both tensors as they lie and write stages for the products.
+// The copying warps of grad_weight: they read both tensors and write stages for the products.
 #pragma once
 #include "families/persistent_wgmma/split_async.cuh"
 #include "families/persistent_wgmma/split_registers.cuh"
@@ -15,7 +15,7 @@ struct GradSplitLoader<Layer, Tune, true> {
   using Type = GradSplitAsyncLoader<Layer, Tune>;
 };
 
-// All stages of all works of the block, through a ring. Loads run AHEAD jobs ahead of the stores.
+// All stages of all pairs (share, tile) of the block, through a ring. Loads run AHEAD jobs ahead of the stores.
 template <class Loader>
 __device__ __forceinline__ void copy_grad_split(Loader& loader, char* stages, unsigned barriers) {
   using Plan = typename Loader::Plan;

@@ -4,7 +4,7 @@
 #include "hardware/short_division.cuh"
 
 // Where a stage begins: the offset of its first strip in channel 0 of both tensors, and that strip's first column in
-// gy. In `flags`, bit 0 says of x, bit 1 of gy that the strips lie side by side, wholly inside: then no table is needed.
+// gy. In `flags`, bit 0 (x) and bit 1 (gy) mean that the strips are neighbours and inside, so that no table is needed.
 // Behind them lie 15 bits for the tile's tap rows that meet gy there, and 15 bits for those whose row of gy counts for
 // grad_bias.
 struct alignas(16) GradSplitStart {
@@ -44,7 +44,7 @@ struct GradSplitTables {
     const int n = number % Plan::TILES / Plan::M_TILES;
     return {number % Plan::TILES % Plan::M_TILES, n * Plan::OCTS, n * Plan::OCTS / Plan::CO8};
   }
-  // The first stage of a work.
+  // The first stage of a pair (share, tile).
   __device__ __forceinline__ long long first_stage(int number) const {
     return work.first_stage(number / Plan::TILES);
   }
@@ -75,8 +75,8 @@ struct GradSplitTables {
     at.n = strip;
     return at;
   }
-  // Whether tap row g of the tile meets gy from there; and whether the row of gy counts for grad_bias: of all positions
-  // and taps that meet it, the last position does.
+  // Whether tap row g of the tile meets gy from there; and whether the row of gy counts for grad_bias: it does at the
+  // last of the positions that meet it.
   __device__ __forceinline__ bool meets(const Position& from, int row0, int g, bool& counts) const {
     const int kd = (row0 + g) / Layer::kernel_h, kh = (row0 + g) % Layer::kernel_h;
     const int d = from.d * Layer::stride_d - Layer::padding_d + kd * Layer::dilation_d;
@@ -95,7 +95,7 @@ struct GradSplitTables {
   __device__ __forceinline__ long long of_tap(int row0, int g) const {
     return Plan::ONE_ROW ? 0 : of_tap_row(row0 + g) - of_tap_row(row0);
   }
-  // The place of a position in its plane of gy, for tap (0, 0), and for the first column of its strip's core.
+  // first_of: the column of gy where the strip's core begins. in_gy: its place in the plane of gy, for tap (0, 0).
   __device__ __forceinline__ int first_of(const Position& at) const {
     return at.w * Plan::STRIP * STRIDE - Layer::padding_w + Plan::HEAD;
   }
@@ -106,7 +106,7 @@ struct GradSplitTables {
   __device__ __forceinline__ long long in_x(const Position& at) const {
     return (1LL * at.d * sizes.in_h + at.h) * sizes.in_w + at.w * Plan::STRIP;
   }
-  // What lane 0 says, for the stage that begins with its strip.
+  // The start of the stage that begins with lane 0's strip.
   __device__ __forceinline__ GradSplitStart start_of(const Position& at, const Tile& of) const {
     GradSplitStart to;
     to.first = first_of(at);

@@ -1,4 +1,4 @@
-// How grad_weight's copying warps bring vectors of four elements to shared memory as they lie, and read them back.
+// How grad_weight's copying warps copy vectors of four elements to shared memory unchanged, and read them back.
 #pragma once
 #include "contract/scalar.cuh"
 #include "hardware/pack.cuh"
@@ -7,8 +7,8 @@
 // Where the vectors of a warp's job lie. A job has 32 items; an item is one vector of each of PER strips, OF_CHANNEL
 // items have the same channel, and warps have whole channels or parts of one. Vectors of a channel are counted as they
 // lie in memory: vector u belongs to strip u / VECTORS. If the items of a channel are fewer than 128 bytes, neighbouring
-// lanes bring neighbouring vectors of all strips instead of their own; the places are mixed up so that reading an item
-// later meets all banks.
+// lanes bring neighbouring vectors of all strips instead of their own; the places are permuted so that reading an item
+// later uses all banks.
 template <class Scalar, int OF_CHANNEL>
 struct GradSplitJob {
   static constexpr int BYTES = 4 * int(sizeof(Scalar)), PER = 16 / int(sizeof(Scalar)), MASK = 128 / BYTES - 1;

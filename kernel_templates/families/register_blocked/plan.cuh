@@ -55,7 +55,7 @@ struct FmaImage {
   }
 };
 
-// PLANES: how a source that is read with a stride is staged. 1: by residues, 2: as it lies, 0: chosen here.
+// PLANES: how a source that is read with a stride is staged. 1: by residues, 2: as in memory, 0: chosen here.
 template <bool FORWARD_, class Layer, class Tune, int PLANES = 1>
 struct FmaPlan {
   static constexpr bool FORWARD = FORWARD_;
@@ -65,7 +65,7 @@ struct FmaPlan {
   using H = StripAxis<FORWARD, Layer::kernel_h, Layer::stride_h, Layer::padding_h, Layer::dilation_h>;
   using W = StripAxis<FORWARD, Layer::kernel_w, Layer::stride_w, Layer::padding_w, Layer::dilation_w>;
   // A source that is read with a stride is staged by residues if they are few and windows are short, so that copies
-  // element by element pay.
+  // element by element are faster.
   using Planar = FmaRow<FORWARD, Layer, true>;
   static constexpr bool SPLIT = PLANES > 0 ? PLANES == 1 : Planar::PLANES <= 2 && W::TAPS < 5;
   using Row = FmaRow<FORWARD, Layer, SPLIT>;
@@ -79,8 +79,8 @@ struct FmaPlan {
   static constexpr __host__ __device__ int evenly(int count, int most) {
     return ceil_div(count, ceil_div(count, most < 1 ? 1 : most));
   }
-  // Channels of a thread: at most CHANNELS, so that the sums fit in the registers. Many channels share loads, but few
-  // should be wasted.
+  // Channels of a thread: at most CHANNELS, so that the sums fit in the registers. With many channels loads are shared, but
+  // few channels should be wasted.
   static constexpr int STRIPS = Tune::STRIPS;
   static constexpr __host__ __device__ int channels() {
     int best = 1;

@@ -70,8 +70,8 @@ struct FmaWeightPlan {
     return 4LL * stages * stage_floats(tile, rows) <= 1024LL * Tune::SHARED_KB;
   }
   static constexpr int WANTED = larger(Tune::TILE, 4 * LP);  // a strip for each lane
-  // What does not fit becomes smaller: first the tap rows, until 32 positions fit twice, then the tile, then the
-  // stages.
+  // If shared memory does not suffice: first fewer tap rows, until two stages of 32 positions fit, then a smaller
+  // tile, then fewer stages.
   static constexpr __host__ __device__ int rows_of() {
     int rows = TR_WANTED;
     while (rows > 1 && !fits(smaller(WANTED, 32), rows, 2)) --rows;
@@ -106,7 +106,7 @@ struct FmaWeightPlan {
   static constexpr long long RESULTS = 1LL * Layer::in_channels * CO * ROWS * KT;  // of this group of taps
 };
 
-// The second stage of register_blocked's grad_weight: partial sums of a group of taps become weights.
+// The second stage of register_blocked's grad_weight: partial sums of a group of taps become grad_weight.
 
 // thread -> data: a block takes 32 results of a group of taps, one for each lane; its 8 warps share the slots. Row 0
 // then adds up what the other rows left, always in the same order.

@@ -9,7 +9,7 @@
 // below 2^-21 of x. An infinity has no remainder; a NaN stays a NaN. This takes five operations, two calls of
 // round_to_tf32 twice as many. In tf32x3 splitting takes longer than the products.
 __device__ __forceinline__ void split_tf32(float x, float& big, float& rest) {
-  const float infinity = __uint_as_float(0x7F800000u), whole = x;  // x may be big itself
+  const float infinity = __uint_as_float(0x7F800000u), whole = x;  // big may be the same variable
   big = __uint_as_float((__float_as_uint(whole) + (fabsf(whole) < infinity ? 0x1000u : 0u)) & 0xFFFFE000u);
   big = whole != whole ? __uint_as_float(0x7FFFFFFFu) : big;
   rest = fabsf(big) < infinity ? whole - big : 0.f;  // the largest floats round to infinity
@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_words(unsigned (&to)[COUNT], const Scalar* 
   }
 }
 
-// Pairs that begin at an even place lie in neighbouring registers as loaded. The other pairs are taken from `odd`.
+// Pairs that begin at an even place are loaded to neighbouring registers. The other pairs are taken from `odd`.
 template <int COUNT, class Value>
 __device__ __forceinline__ void own_registers(Value (&odd)[COUNT], const Value (&loaded)[COUNT], unsigned zero) {
 #pragma unroll
@@ -66,7 +66,7 @@ __device__ __forceinline__ void multiply_halves(SplitMmaSums<Plan>& sum, const S
   for (int n = 0; n < Plan::NB; ++n) {
     const_loop<0, Group::PLANES>([&](auto plane) {
       constexpr int P = decltype(plane)::value, WINDOW = (8 + Group::halo(P)) / 2;
-      unsigned window[2][2][WINDOW];  // [a position on][a register on]
+      unsigned window[2][2][WINDOW];  // [shifted by a position][by a register]
       load_words(window[0][0], gy + n * 8 * GY_PITCH + Plan::plane_at(P, Plan::TILE));
 #pragma unroll
       for (int i = 0; i < WINDOW; ++i)
@@ -122,7 +122,7 @@ __device__ __forceinline__ void multiply_strips(SplitMmaSums<Plan>& sum, const f
   for (int n = 0; n < NB; ++n) {
     const_loop<0, Group::PLANES>([&](auto plane) {
       constexpr int P = decltype(plane)::value, WINDOW = 8 + Group::halo(P);
-      float window[2][WINDOW];  // [a register on]
+      float window[2][WINDOW];  // [shifted by a register]
       [[maybe_unused]] float window_rest[2][THREE ? WINDOW : 1];
       load_vectors(window[0], gy + n * 8 * GY_PITCH + Plan::plane_at(P, Plan::TILE));
       if constexpr (THREE) {
@@ -148,7 +148,7 @@ __device__ __forceinline__ void multiply_strips(SplitMmaSums<Plan>& sum, const f
               float(&d)[4] = sum[m][n][K];
               if constexpr (THREE) {
                 const float b_rest[2] = {window_rest[PARITY][at], window_rest[PARITY][at + 1]};
-                mma_m16n8k8_tf32(d, a_rest[m][j], b, d);  // small terms first: they are lost least
+                mma_m16n8k8_tf32(d, a_rest[m][j], b, d);  // small terms first, while the sum is small
                 mma_m16n8k8_tf32(d, a[m][j], b_rest, d);
               }
               mma_m16n8k8_tf32(d, a[m][j], b, d);

@@ -35,7 +35,7 @@ struct SplitMmaPlan {
   static constexpr int M_WARPS_ALL = ceil_div(M16, MA), N_WARPS_ALL = ceil_div(N8, NB);
   static constexpr int WN = evenly(N_WARPS_ALL, Tune::WARPS);
   static constexpr int WM = evenly(M_WARPS_ALL, Tune::WARPS / WN);
-  // Tap rows of a block, before shared memory is asked.
+  // Tap rows of a block, if shared memory suffices.
   static constexpr int TR_WANTED = evenly(ROWS, Tune::WARPS / (WM * WN));
 
   static constexpr int M = WM * MA * 16, N = WN * NB * 8;  // channels of a block's tile
@@ -61,8 +61,8 @@ struct SplitMmaPlan {
   static constexpr __host__ __device__ bool fits(int tile, int rows, int stages) {
     return 1LL * sizeof(Staged) * stages * stage_elements(tile, rows) <= 1024LL * Tune::SHARED_KB;
   }
-  // What does not fit becomes smaller: first the tap rows, until 64 positions fit twice, then the tile, then the
-  // stages.
+  // If shared memory does not suffice: first fewer tap rows, until two stages of 64 positions fit, then a smaller
+  // tile, then fewer stages.
   static constexpr int TILE_ASKED = THREE && KT > 4 ? smaller(Tune::TILE, 64) : Tune::TILE;  // fewer addresses held
   static constexpr int TILE_LEAST = smaller(TILE_ASKED, 64);
   static constexpr __host__ __device__ int tile_of(int rows, int stages) {

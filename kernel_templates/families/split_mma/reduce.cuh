@@ -1,5 +1,5 @@
-// The second stage of split_mma and fused_mma: partial sums become weights. They lie in the order in which warps hold
-// them.
+// The second stage of split_mma and fused_mma: partial sums become grad_weight. They lie in the order of the
+// warps' fragments.
 #pragma once
 #include "contract/slot_sums.cuh"
 

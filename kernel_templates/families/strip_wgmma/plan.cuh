@@ -8,8 +8,8 @@
 #pragma once
 #include "contract/problem.cuh"
 
-// What a variant may choose: the columns of V that a product takes at most; whether V is cut into one part more so that
-// no part is half empty; a number of which V's tiles begin at a multiple; and, if either tensor may be U, whether
+// What a variant may choose: the most columns of V in a product; whether V has one part more, so that
+// no part is half empty; ALIGN: V's tiles begin at multiples of it; and, if either tensor may be U, whether
 // grad_output is U, given the number of products for either choice.
 struct StripDefaults {
   static constexpr int MOST_N = 256, ALIGN = 1;

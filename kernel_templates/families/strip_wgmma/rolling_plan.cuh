@@ -16,8 +16,8 @@ struct RollingTune : Tune {
 };
 
 // The choices for tunables that are 0. Columns: as many as allow three warpgroups to hold their sums in registers. U:
-// the input, unless grad_output saves more than a fifth of the products. grad_output's rows are longer, often by the
-// first positions of one more tile.
+// the input, unless grad_output saves more than a fifth of the products. grad_output's rows are longer; often they
+// need one more tile, which is almost empty.
 template <class Layer, class Tune>
 struct RollingChoices {
   static constexpr int MOST_N = Tune::COLUMNS ? Tune::COLUMNS : 200;
@@ -119,7 +119,7 @@ struct RollingRegisters {
   static constexpr bool TRADES = OWN > ENTRY, SUFFICE = LEFT >= 56 && Plan::N / 2 + 26 <= ENTRY;
 };
 
-// What the multiplying warps know of the walk: the tiles of U left, and the tiles of a column (PAIR rows of U each).
+// The walk of the multiplying warps: the tiles of U left, and the tiles of a column (PAIR rows of U each).
 // Each column begins with WARM_UP steps without a tile.
 template <class Plan>
 struct RollingSteps {
@@ -145,7 +145,7 @@ struct RollingSteps {
   }
 };
 
-// What the copying warps know: tile w of a row, row (n, d, h * PAIR).
+// The walk of the copying warps: tile w of a row, row (n, d, h * PAIR).
 template <class Plan>
 struct RollingWalk : RollingSteps<Plan> {
   long long n;

@@ -1,4 +1,4 @@
-// The second stage of strip_wgmma: partial sums become weights. They lie in the order in which warpgroups hold them.
+// The second stage of strip_wgmma: partial sums become grad_weight. They lie in the order in which warpgroups hold them.
 #pragma once
 #include "families/strip_wgmma/rolling_plan.cuh"
 #include "contract/slot_sums.cuh"

@@ -1,4 +1,4 @@
-// The copying warps of strip_wgmma. They copy rows of a tensor into shared memory as they are, and write them from
+// The copying warps of strip_wgmma. They copy rows of a tensor into shared memory unchanged, and write them from
 // there as strips (families/strip_wgmma/plan.cuh), rounded to TF32.
 #pragma once
 #include "contract/computed_anew.cuh"

@@ -71,7 +71,7 @@ struct PackedPlan {
   static constexpr int COLUMNS = CHANNELS_ARE_ROWS ? RUN : CHANNEL_TILE;
   static constexpr int SUMS = PRODUCTS * COLUMNS / 2 * PARTS;  // registers of a thread for one run; split: kept twice
   // Tensor cores truncate their sums (an error that grows with the length, 1e-6 after 128 products of three terms
-  // each). So split sums are taken out of them after this many taps, or rows of taps.
+  // each). So split sums are added to the total after this many taps, or rows of taps.
   static constexpr int TAPS_KEPT = 16, ROWS_KEPT = larger(1, TAPS_KEPT / KW);
   static constexpr int MOST_SUMS = PACKERS != 0 ? 96 : TAKEN >= 208 ? 144 : TAKEN >= 168 ? 128 : 96;
   static constexpr int SLICE_BYTES = KH * KW * PARTS * CHANNEL_TILE * 32;  // weights of one tap d and chunk

@@ -13,8 +13,8 @@ __device__ __forceinline__ int runs_in_use(const PackedGeometry& g, const Packed
   return left / in_run + (left % in_run != 0) - first_run;
 }
 
-// Adds what the tensor cores have summed to `total`, which rounds instead of truncating. Their next product starts
-// anew.
+// Adds the sums of the tensor cores to `total`; this addition rounds instead of truncating. The next product starts a
+// new sum.
 template <class Plan, int runs>
 __device__ __forceinline__ void take_out(PackedSums<Plan>& sum, PackedSums<Plan>& total) {
   wgmma_commit();

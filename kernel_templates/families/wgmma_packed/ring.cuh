@@ -1,4 +1,4 @@
-// The tiles of wgmma_packed: which one a block computes, how it lies in the staged patch and in the result. And the
+// The tiles of wgmma_packed: which one a block computes, how it lies in the staged patch and in the result. Also the
 // warps that copy: one fills the ring of stages, others pack what the next launch reads.
 #pragma once
 #include "hardware/mbarrier.cuh"

@@ -53,7 +53,7 @@ struct PingPongGeometry {
   int shift;           // the first tile begins so far before the row: then pairs of source positions are aligned
   int paired_results;  // pairs of result positions are aligned, too
   int step_n, step_row, step_tile;  // from a block's tile to its next
-  float one;           // 1, where the compiler cannot see it
+  float one;           // 1, unknown to the compiler
 };
 
 template <class Plan>

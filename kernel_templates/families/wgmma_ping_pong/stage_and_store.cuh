@@ -1,4 +1,4 @@
-// What the warpgroups of wgmma_ping_pong do beside multiplying. Two of them (producers) load the source, round it once and
+// What the warpgroups of wgmma_ping_pong do in addition to products. Two of them (producers) load the source, round it once and
 // stage it for tensor cores. The two others (consumers) store their sums.
 #pragma once
 #include "families/wgmma_ping_pong/layer.cuh"

@@ -1,4 +1,4 @@
-// What wgmma_residues knows at compile time. A cell is what one input position owns: `stride` neighbouring outputs. A
+// Compile-time constants of wgmma_residues. A cell is the outputs of one input position: `stride` neighbours. A
 // tile is SPAN neighbouring cells of a row. The warpgroups ("teams") of a block sum its results, CELLS each.
 #pragma once
 #include "contract/axis.cuh"
@@ -13,13 +13,13 @@ struct ResiduePlan {
   static constexpr int CLASSES = W::CLASSES, REACH = W::REACH;  // classes: residues that meet a tap, each with own sums
   static constexpr int CHANNEL_TILES = ceil_div(M, 64), VARIETIES = Layer::groups * CHANNEL_TILES;  // a block keeps its own
 
-  // An upper bound of CLASSES, counted as in the header, which sees a common factor of stride and dilation only if it
-  // is the stride.
+  // An upper bound of CLASSES, as in the header of the .cu: there a common factor of stride and dilation counts only if
+  // it is the stride.
   static constexpr int CLASSES_AT_MOST = Layer::dilation_w % S == 0 ? 1 : KW < S ? KW : S;
   static constexpr int CELLS = Tune::CELLS > 0 ? Tune::CELLS : CLASSES_AT_MOST == 1 ? 128 : CLASSES_AT_MOST == 2 ? 64 : 32;
   static_assert(CLASSES * CELLS <= 256, "the sums of a thread must fit in registers");
   static constexpr int TEAMS = Tune::TEAMS, THREADS = 128 * TEAMS, BUFFERS = Tune::BUFFERS, SPAN = TEAMS * CELLS;
-  // Neighbouring tiles overlap, so that one of them has each unit of OWNED aligned values whole.
+  // Neighbouring tiles overlap, so that one of them has all of each unit of OWNED aligned values.
   static constexpr int OWNED = Tune::OWNED / 4, OVERLAP = ceil_div(ceil_div(OWNED - 1, S), 4) * 4, STEP = SPAN - OVERLAP;
   static_assert(OWNED % 8 == 0 && OWNED <= 32 && STEP > 0,
                 "whole sectors, and what the ends of a row leave over is a lane each");
@@ -29,7 +29,7 @@ struct ResiduePlan {
   static constexpr int QUADS = 2 * SLABS;
   static constexpr bool WHOLE = K == CHUNKS * SLABS * 8;
   static constexpr int POSITIONS = SPAN + REACH;  // staged
-  // A thread stages the same position of several quads. The few positions beyond the span are divided one by one.
+  // A thread stages the same position of several quads. The few positions beyond the span are distributed one by one.
   static constexpr int ACROSS = THREADS % SPAN == 0 ? SPAN : THREADS;
   static constexpr int COPIES = ceil_div(SPAN, ACROSS), MAIN = COPIES * ACROSS;
   static constexpr int QUADS_AT_ONCE = THREADS / ACROSS, TURNS = ceil_div(QUADS, QUADS_AT_ONCE);
@@ -69,11 +69,11 @@ struct ResidueArguments {
   const float* weight;
   const float* bias;
   float* output;
-  int in_w, out_w, rows;  // rows of an image: D and H are only that here
+  int in_w, out_w, rows;  // rows of an image, along D and H
   int tiles, items;       // of a row, of all
   int* tickets;           // of each variety: tiles that blocks have taken beyond their first
   long long in_plane, out_plane;
-  float one;  // 1, where the compiler cannot see it
+  float one;  // 1, unknown to the compiler
 };
 
 struct ResidueTile {

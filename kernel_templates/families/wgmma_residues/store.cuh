@@ -21,7 +21,7 @@ __device__ __forceinline__ void residue_store(const ResidueArguments& a, const f
     constexpr int HALF = decltype(which)::value;
     const int g = lane / 4, skipped = int((0u - (phase + unsigned(HALF * 8 + g) * plane + unsigned(place))) & (P::OWNED - 1u));
     const float added = P::HAS_BIAS ? bias[HALF * 8 + g] : 0.0f;
-    meet();  // the rows before have left
+    meet();  // the previous rows are stored
     if constexpr (P::CLASSES < S) {
       const bool other = P::HAS_BIAS || skipped % S != filled;
       filled = skipped % S;
@@ -50,7 +50,7 @@ __device__ __forceinline__ void residue_store(const ResidueArguments& a, const f
       const unsigned mine = phase + unsigned(HALF * 8 + m) * plane;
       const auto up = [&](int w) { return w + int((0u - (mine + unsigned(w))) & (P::OWNED - 1u)); };  // next sector
       const int begin = up(place), end = last ? a.out_w : up(place + P::STEP * S);
-      const float* const from = image + m * P::PITCH + P::FRONT - begin;  // from[w] leaves to row[w]
+      const float* const from = image + m * P::PITCH + P::FRONT - begin;  // from[w] is stored at row[w]
       const int whole = tile == 0 ? up(0) : begin, whole_end = end - int((mine + unsigned(end)) & (P::OWNED - 1u));
 #pragma unroll
       for (int i = 0; i < LINES; ++i) {

@@ -1,4 +1,4 @@
-// What wgmma_strided knows at compile time: which taps meet an output residue, the layout of packed weights and shared
+// Compile-time constants of wgmma_strided: which taps meet an output residue, the layout of packed weights and shared
 // memory, and the walks of its blocks.
 //
 // Along D and H, output q * stride + r - CUT meets tap k, if k has residue r, at input q + FIRST - shift(k). Along W,
@@ -34,7 +34,7 @@ struct PairedAxis {
     return found;
   }
   static constexpr int SHIFTS = shift_number(KERNEL - 1) + 1;
-  // The last residue that meets the first input of those that a cell needs, which lies REACH before the last one.
+  // The last residue with a tap of the largest shift, REACH. It uses the first input that a cell needs.
   static constexpr __host__ __device__ int last_of_first() {
     int last = 0;
     for (int tap = 0; tap < KERNEL; ++tap)
@@ -121,7 +121,7 @@ struct PairedArguments {
   long long in_volume, out_volume;
   int planes, rows, chunks;  // cells along D, H and W
   int cells;                 // of the batch
-  float one;                 // 1, where the compiler cannot see it
+  float one;                 // 1, unknown to the compiler
 };
 
 // A walk: from a cell down to the end of its column, or to the end of the block's work.
