@@ -32,8 +32,9 @@ def add_workload(parser: argparse.ArgumentParser, *, required: bool = True) -> N
     which.add_argument("--layer", metavar="TEXT", help="as in PyTorch: 'ConvTranspose2d(32, 64, 3, stride=2)'")
     parser.add_argument("--batch", type=int, help="batch size of --layer (default 1)")
     parser.add_argument("--input-size", metavar="N[,N,N]", help="spatial input size of --layer")
-    parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
-    parser.add_argument("--memory-format", default="contiguous", choices=MEMORY_FORMATS)
+    parser.add_argument("--dtype", default="float32", choices=list(DTYPES), help="of all tensors (default float32)")
+    parser.add_argument("--memory-format", default="contiguous", choices=MEMORY_FORMATS,
+                        help="of the activations (default contiguous)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
 
 

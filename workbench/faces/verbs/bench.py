@@ -40,17 +40,18 @@ from ..arguments import check_folder, say_broken, session_from
 
 def add(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what runs")
-    what.add_argument("--suite", choices=list(SUITES), default="kernelbench")
+    what.add_argument("--suite", choices=list(SUITES), default="kernelbench", help="default: kernelbench")
     what.add_argument("--layers", metavar="NAME[,NAME]", help="kb74,models/sam-1 (default: all layers of the suite; in "
                       "channels_last those in 2-D and 3-D)")
     what.add_argument("--directions", metavar="NAME[,NAME]", default=",".join(DIRECTIONS),
                       help=f"default: all three; {BACKWARD} computes both gradients in one launch")
     what.add_argument("--dtype", choices=list(CLASSES_OF), help="default: float32")
-    what.add_argument("--memory-format", choices=MEMORY_FORMATS, default=MEMORY_FORMATS[0])
+    what.add_argument("--memory-format", choices=MEMORY_FORMATS, default=MEMORY_FORMATS[0],
+                      help="of the activations (default: contiguous)")
     what.add_argument("--precision", choices=list(CLASSES),
                       help="class of kernels. tf32 (default): compared with every PyTorch mode; ieee: kernels in ieee or "
                            "tf32x3, compared with PyTorch with TF32 off; fp16 and bf16: for these dtypes")
-    what.add_argument("--size", choices=SIZES, default="full")
+    what.add_argument("--size", choices=SIZES, default="full", help="of the layers (default: full)")
     what.add_argument("--configs", nargs="+", metavar="WHAT", default=[],
                       help="default: the default config of each variant; known: the default and the best known configs; "
                            "best: the best known config of each variant, or its default; 'sweep N': this and N sampled "
@@ -64,7 +65,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--templates", type=Path, metavar="DIR", help="use the templates of this folder, not the shipped ones")
     how = parser.add_argument_group("how")
     how.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
-    how.add_argument("--effort", choices=EFFORTS, default="normal")
+    how.add_argument("--effort", choices=EFFORTS, default="normal", help="how long to measure times (default: normal)")
     how.add_argument("--baselines", choices=STRENGTHS, default=BenchPlan.strength,
                      help="PyTorch modes to measure. strong (the default): all modes, channels_last and other formulations of "
                           "the layer; quick: the usual modes; default: only PyTorch with its default settings, each layer in "

@@ -37,13 +37,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_workload(parser, required=False)
     parser.add_argument("--reference", type=Path, metavar="FILE",
                         help="file with Model, get_inputs and get_init_inputs; any module")
-    parser.add_argument("--class-name", default="ModelNew")
+    parser.add_argument("--class-name", default="ModelNew", help="class of FILE to check (default ModelNew)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N; on cpu CUDA sources run on the emulator")
     parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="seconds for one call (default 60)")
     parser.add_argument("--build-limit", type=float, default=300.0, metavar="S",
                         help="seconds for import and build (default 300)")
     parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="memory of the file's process (default 16)")
-    parser.add_argument("--effort", choices=("quick", "normal", "full"), default="normal", help="how long to measure times")
+    parser.add_argument("--effort", choices=("quick", "normal", "full"), default="normal",
+                        help="how long to measure times (default normal)")
     parser.add_argument("--no-time", action="store_true", help="check without timing")
     parser.add_argument("--no-nvcc", action="store_true", help="on a machine without a GPU: do not compile with nvcc")
     parser.add_argument("--check-seed", type=int, metavar="N", help="repeat a check with the seed of its report")

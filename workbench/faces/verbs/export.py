@@ -51,7 +51,7 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="with --session: take the candidate of this trial; may be given once for each direction")
     parser.add_argument("--templates", type=Path, metavar="DIR",
                         help="folder of templates (default: the shipped ones); with --session: the folder that it used")
-    parser.add_argument("--class-name", default="ModelNew")
+    parser.add_argument("--class-name", default="ModelNew", help="class that the file defines (default ModelNew)")
     parser.add_argument("--constructor", choices=("auto", "module"), default="auto",
                         help="auto: arguments of KernelBench's Model for its layers, otherwise of nn.ConvTranspose; module: "
                              "always of nn.ConvTranspose")

@@ -44,7 +44,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", default=FASTER_ONLY, choices=KEEP,
                         help="faster: replace only layers that are FASTER here (default); right: replace each layer whose "
                              "kernels are right, timed or not. On the CPU only 'right' replaces anything")
-    parser.add_argument("--effort", choices=EFFORTS, default="normal", help="how long to measure times")
+    parser.add_argument("--effort", choices=EFFORTS, default="normal", help="how long to measure times (default normal)")
     parser.add_argument("--tune", action="store_true", help="first tune each layer on this GPU, a minute each; layers that "
                                                             "were tuned before are not tuned again")
     parser.add_argument("--seed", type=int, default=0, help="seed of the model, the inputs and each step (default 0)")

@@ -13,7 +13,7 @@ from ...core.presets import SIZES, SUITES
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", choices=list(SUITES), action="append", help="list only this suite (default: both)")
-    parser.add_argument("--size", choices=SIZES, default="full")
+    parser.add_argument("--size", choices=SIZES, default="full", help="of the layers (default full)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -59,7 +59,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--flag", action="append", default=[], metavar="FLAG", help="compile flag for nvcc: "
                         "--flag=--use_fast_math")
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
-    parser.add_argument("--effort", choices=EFFORTS, default="normal")
+    parser.add_argument("--effort", choices=EFFORTS, default="normal", help="how long to measure times (default normal)")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
     parser.add_argument("--resume", action="store_true", help="run only the candidates that the session lacks")
     parser.add_argument("--baselines", choices=STRENGTHS, default="quick",

@@ -24,7 +24,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_workload(parser, required=False)
     add_candidates(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N")
-    parser.add_argument("--effort", choices=EFFORTS, default="normal")
+    parser.add_argument("--effort", choices=EFFORTS, default="normal",
+                        help="how many layers, dtypes and forms (default normal)")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write a JUnit XML file")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the cases as JSON")
 
