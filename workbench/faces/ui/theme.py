@@ -113,8 +113,8 @@ _MARKS = {"OK": ("✓", "good"), "PASSED": ("✓", "good"), "FOUND": ("✓", "go
 CHIP_COLOURS = {"good": "green", "bad": "red", "warn": "orange", "neu": "gray", "uns": "violet", "run": "blue"}
 RUN_KEY, STOP_KEY, NEXT_KEY, PREVIOUS_KEY = "Ctrl+Enter", "Shift+S", "J", "K"  # a button's hover names its key
 # `/` goes to the editor's search, else opens that of the first table, else goes to the first choice on the left.
-# Streamlit calls this once more when its theme changes, and draws nothing: charts have their colours from the server, so it asks
-# for a drawing.
+# Streamlit calls this once more when its theme changes, and draws nothing: charts have their colours from the server, so it
+# asks for a drawing.
 _KEYS = st.components.v2.component(
     "kernel_workbench_keys", html="<i hidden></i>", isolate_styles=False,
     js="""export default function({parentElement, setTriggerValue}) {
