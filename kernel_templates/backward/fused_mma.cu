@@ -17,7 +17,7 @@ needs     = [
 TILE      = {values = [32, 64, 128, 256], default = 128, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "rows of grad_output in shared memory at once, as many as fit"}
 SHARED_KB = {values = [110, 160, 224], default = 224, help = "shared memory of a block in KB, at most"}
-W_WARPS   = {values = [4, 8, 16], default = 4, help = "warps that sum grad_weight; they share channels first, then positions"}
+W_WARPS   = {values = [4, 8, 16], default = 4, help = "warps that sum grad_weight; they split channels first, then positions"}
 X_WARPS   = {values = [2, 4, 8], default = 4, help = "target number of warps that sum grad_input"}
 X_M_TILES = {values = [1, 2], default = 1, help = "tiles of 16 input channels per warp that sums grad_input"}
 X_UNROLL  = {values = [1, 2, 4], default = 1, help = "chunks of 8 output channels per iteration of the loop"}

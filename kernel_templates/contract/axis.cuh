@@ -14,7 +14,7 @@ struct StripAxis {
   static constexpr int OUT_STEP = FORWARD ? STRIDE : 1;
   static constexpr int REACH = (KERNEL - 1) * DILATION / (FORWARD ? STRIDE : 1);  // the farthest offset
   static constexpr int FIRST = FORWARD ? PADDING / STRIDE : 0;                    // steps that padding removes
-  static constexpr int CUT = FORWARD ? PADDING % STRIDE : 0;                      // outputs removed from the next one
+  static constexpr int CUT = FORWARD ? PADDING % STRIDE : 0;                      // outputs of the next step that it removes
   static constexpr int BASE = FORWARD ? FIRST - REACH : -PADDING;
 
   static constexpr __host__ __device__ int residue(int tap) { return FORWARD ? tap * DILATION % STRIDE : 0; }

@@ -45,7 +45,7 @@ __host__ __device__ __forceinline__ Taps taps_of_input(int i, int kernel, int st
 // The same taps without those that fall off the other tensor, which has positions 0 .. size - 1.
 __host__ __device__ __forceinline__ Taps inside(Taps taps, int size) {
   const int pace = taps.at_step < 0 ? -taps.at_step : taps.at_step;
-  const int before = taps.at_step < 0 ? taps.at - (size - 1) : -taps.at;  // > 0: distance of the first tap
+  const int before = taps.at_step < 0 ? taps.at - (size - 1) : -taps.at;  // > 0: how far outside the first tap is
   const int room = taps.at_step < 0 ? taps.at : size - 1 - taps.at;       // < 0: every tap is beyond the end
   const int skipped = before > 0 ? ceil_div(before, pace) : 0;
   const int end = room < 0 ? 0 : room / pace + 1;

@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(DisjointPlan<Layer, Tune>::THREADS, Tune::BLOC
   int turn = 0;
 #pragma unroll 1
   for (; item < a.items; item += stride) {
-    if constexpr (P::CHUNKS == 1) {  // the next item's inputs come while this one is stored
+    if constexpr (P::CHUNKS == 1) {  // the next item's inputs are loaded while this one is stored
       split();
       if (item + stride < a.items) load(item + stride, 0);
     }

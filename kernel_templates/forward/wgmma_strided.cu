@@ -198,14 +198,14 @@ __device__ __forceinline__ void paired_multiply(const PairedArguments& a, float*
   constexpr bool FOLLOWS = Layer::stride_d == P::CONSUMERS;  // its next cell's rows are the next ones of the same plane
   const int lane = threadIdx.x % 32, channel = tile * P::CHANNELS + threadIdx.x % 128 / 32 * 8;
   int waited = 0, waited_slot = 0, waited_parity = 0;  // units that were seen to be full
-  int released_slot = 0;                               // the next unit to hand back: the cell's first
+  int released_slot = 0;                               // the next unit to free: the cell's first
   int unit0 = 0, turn = 0;                             // the walk's first unit; which warpgroup is next
   float bias = 0.0f;
   if constexpr (P::HAS_BIAS)
     if (channel + lane / 4 < P::M) bias = __ldg(a.bias + group * P::M + channel + lane / 4);
   mbarrier_wait(barriers.weights_there, 0);
   const auto release = [&](int units) {
-    __syncwarp();  // a lane that still waits for these units would miss the phase
+    __syncwarp();  // otherwise a lane that still waits for these units could miss the phase
 #pragma unroll 1
     for (; units > 0; --units) {
       if (lane == 0) mbarrier_arrive(barriers.empty + 8 * released_slot);

@@ -96,7 +96,7 @@ struct GatheredSums {
 };
 
 // The warp that multiplies a value of the source also rounds it. A position that a tap does not meet has a 0 here, and
-// that 0 is multiplied too: an infinite weight makes NaN of positions that it does not meet.
+// that 0 is multiplied too: an infinite weight makes results NaN that it does not meet.
 template <class P>
 __device__ __forceinline__ void multiply_gathered(GatheredSums<P>& sum, const float* stage, int warp_m, int warp_n,
                                                   int lane) {

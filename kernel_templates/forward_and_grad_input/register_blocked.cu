@@ -18,7 +18,7 @@ needs     = [
 CHANNELS = {values = [4, 8, 16, 32], default = 16, help = "channels that a thread sums, at most"}
 STRIPS   = {values = [1, 2], default = 1, help = "runs of 4 steps of a thread; they share each loaded weight"}
 SUMS     = {values = [32, 64, 96, 128], default = 64, help = "target number of registers per thread for sums"}
-WARPS    = {values = [2, 4, 8], default = 4, help = "warps of a block; they share channels first, then positions"}
+WARPS    = {values = [2, 4, 8], default = 4, help = "warps of a block; they split channels first, then positions"}
 STAGED   = {values = [1, 4, 8, 16], default = 8, help = "channels that a step stages, at most"}
 STAGES   = {values = [2, 3, 4], default = 2, help = "steps whose copies are in flight or in use"}
 STAGE_KB = {values = [32, 48, 72, 110, 160], default = 72, help = "shared memory for stages in KB, at most"}

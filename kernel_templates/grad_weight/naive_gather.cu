@@ -2,7 +2,7 @@
 name      = "naive_gather"
 computes  = ["grad_weight"]
 after     = ""
-idea      = "One thread sums one weight gradient over a share of all positions; a second kernel adds the shares."
+idea      = "One thread sums one weight gradient over a share of all positions; a second kernel adds the partial sums."
 precision = ["ieee", "fp16", "bf16", "fp64"]
 layer     = ["constant", "runtime"]
 needs     = []
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(Tune::BLOCK) naive_gather(
   using Scalar = typename Layer::scalar;
   using Sum = typename Layer::accumulator;
   constexpr int CO = Tune::CO_PER_THREAD;
-  constexpr int RUN = 1024;  // terms summed before they join the total: two short sums round less than a long one
+  constexpr int RUN = 1024;  // terms summed before they are added to the total: two short sums round less than a long one
   const int ci_per_group = layer.in_channels / layer.groups;
   const int co_per_group = layer.out_channels / layer.groups;
   const int channel_tiles = ceil_div(co_per_group, CO);

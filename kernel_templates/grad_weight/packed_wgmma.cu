@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(StripPlan<Layer, Tune>::THREADS, 1) packed_wgm
   const long long begin = tiles * share / shares, end = tiles * (share + 1) / shares;
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), lane = threadIdx.x % 32;
 
-  // The block's first thread issues copies. It keeps its place in shared memory, because sums take all registers.
+  // The block's first thread issues copies. It keeps its loop state in shared memory, because sums take all registers.
   __shared__ TileWalk walk;
   const auto copy_next = [&](int stage) {
     TileWalk at = walk;

@@ -12,7 +12,7 @@ needs     = [
 
 [tune]
 SUMS      = {values = [16, 32, 48, 64, 96], default = 64, help = "registers of a thread that hold sums, at most"}
-WARPS     = {values = [4, 8], default = 4, help = "warps of a block, at most; they share channels, tap rows, positions"}
+WARPS     = {values = [4, 8], default = 4, help = "warps of a block, at most; they split channels, then tap rows, then positions"}
 TILE      = {values = [32, 64, 128, 256], default = 64, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
 SHARED_KB = {values = [72, 110, 160], default = 72, help = "shared memory of a block in KB, at most"}
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(FmaWeightPlan<Layer, Tune, FIRST>::THREADS,
   rest /= Plan::M_TILES;
   tile.n0 = rest % Plan::N_TILES * Plan::N, tile.group = rest / Plan::N_TILES;
   const long long begin = tiles * share / shares;
-  int uncopied = int(tiles * (share + 1) / shares - begin), left = uncopied;  // an int: sums are short
+  int uncopied = int(tiles * (share + 1) / shares - begin), left = uncopied;  // fits in an int: sums are short
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int lx = lane % LX, ly = lane / LX % LY, lp = lane / (LX * LY);

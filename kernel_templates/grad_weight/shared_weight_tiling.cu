@@ -47,7 +47,7 @@ constexpr int resident_blocks() {
 // bytes twice: an element staged once serves 8 * CI or 16 * COLUMNS gradients, and one read from shared memory serves
 // COLUMNS or CI of them. Shared memory depends on the config only, so no layer is refused: long kernels and many
 // channels become more tiles, positions become more chunks.
-// A 0 where a tap leaves the output is multiplied too: an infinite input makes NaN of weights that it does not meet.
+// A 0 where a tap leaves the output is multiplied too: an infinite input makes gradients NaN that it does not meet.
 //
 // thread -> data: gradients (ty + 8 a, tx + 16 b) of the tile. While staging, one position and every THREADS /
 // POSITIONS-th row, so that a warp reads along the positions and writes shared memory without bank conflicts.

@@ -14,7 +14,7 @@ needs     = [
 [tune]
 M_TILES   = {values = [0, 1, 2, 3, 4], default = 0, help = "tiles of 16 input channels per warp (0: automatic)"}
 N_TILES   = {values = [0, 1, 2, 3, 4], default = 2, help = "tiles of 8 output channels per warp (0: as many as registers allow)"}
-WARPS     = {values = [4, 8, 12], default = 8, help = "warps of a block, at most; they share channels, tap rows, positions"}
+WARPS     = {values = [4, 8, 12], default = 8, help = "warps of a block, at most; they split channels, then tap rows, then positions"}
 TILE      = {values = [32, 64, 128, 256], default = 128, help = "positions staged at a time, fewer if they do not fit"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "tiles in shared memory at once"}
 SHARED_KB = {values = [72, 110, 160, 224], default = 110, help = "shared memory of a block in KB, at most"}

@@ -19,8 +19,8 @@ struct DisjointPlan {
   static constexpr int WARPS = Tune::WARPS > 0 ? Tune::WARPS : WARPS_AUTO, THREADS = 32 * WARPS;
   static constexpr int POSITIONS = 16 * WARPS;  // of the input, side by side
   static constexpr int PIECES = POSITIONS / WARPS / 8;
-  // If a row takes several blocks, they overlap by this many positions, so that one of them has all of each 32-byte
-  // sector.
+  // If a row takes several blocks, they overlap by this many positions, so that one of them stores all of each
+  // 32-byte sector.
   static constexpr int OVERLAP = ceil_div(ceil_div(7, Layer::stride_w), 4) * 4;
 
   // Slabs of 8 channels whose inputs a lane holds at once. If it holds all of them, they serve every tap.
@@ -29,7 +29,7 @@ struct DisjointPlan {
   static constexpr int TAPS_AT_ONCE = Layer::kernel_w < 4 ? Layer::kernel_w : 4;  // along W
 
   static constexpr int FIRST_W = Layer::padding_w / Layer::stride_w;  // inputs that padding removes
-  static constexpr int CUT_W = Layer::padding_w % Layer::stride_w;    // outputs removed from the next one
+  static constexpr int CUT_W = Layer::padding_w % Layer::stride_w;    // outputs of the next input that it removes
   static constexpr int LEAD = (4 - CUT_W % 4) % 4;  // floats before an image row, which align it
 
   // The pitch between rows of an image for which the lanes of a product have the fewest bank conflicts.

@@ -65,7 +65,7 @@ struct GatheredAxis {
   static __device__ __forceinline__ GatheredRange range(const GatheredTaps& taps, int from, int to, int size) {
     constexpr int PACE = SHIFT < 0 ? -SHIFT : SHIFT;
     const long long low = taps.at + 1LL * from * SPAN, high = taps.at + 1LL * to * SPAN;
-    const long long off = SHIFT < 0 ? low - (size - 1) : -high;   // > 0: distance of the first tap
+    const long long off = SHIFT < 0 ? low - (size - 1) : -high;   // > 0: how far outside the first tap is
     const long long room = SHIFT < 0 ? high : size - 1 - low;     // < 0: every tap is beyond the end
     const long long begin = off > 0 ? (off + PACE - 1) / PACE : 0, end = room < 0 ? 0 : room / PACE + 1;
     const int stop = end < taps.count ? int(end) : taps.count;

@@ -15,7 +15,7 @@ __device__ __forceinline__ GatherTarget last_target(const GatherArguments<typena
   return {1LL * row.n * a.result_volume, row.d * UP_D, row.h * UP_H, step.w * UP_W};
 }
 
-// Of four neighbouring lanes, lane j gets word j of each: word[i] is then what lane i had.
+// Of four neighbouring lanes, lane j gets word j of each lane; word[i] is then that of lane i.
 __device__ __forceinline__ void transpose_in_four(unsigned (&word)[4]) {
 #pragma unroll
   for (int apart = 1; apart < 4; apart *= 2) {

@@ -60,7 +60,7 @@ struct PackedTensor {
   int size[3];
   long long volume;
   int wide_loads;  // PACK neighbours, of channels_last E channels, can be read together
-  float one;       // 1, where the compiler cannot see it
+  float one;       // 1, unknown to the compiler
 };
 template <class Source, class Scalar>
 PackedTensor<Scalar> packed_tensor(const Scalar* values, int d, int h, int w) {

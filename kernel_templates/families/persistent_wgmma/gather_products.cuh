@@ -24,7 +24,7 @@ __device__ __forceinline__ void gather_products(float (&sum)[P::BLOCKS][P::N / 2
   });
 }
 
-// Sums begin with the bias; those of a part of an item, with 0 but for the first part.
+// Sums begin with the bias. If an item is split, this holds for its first part only; the others begin with 0.
 template <class P>
 __device__ __forceinline__ void gather_begin(const GatherArguments<typename P::Scalar>& a, const GatherItem<P>& item,
                                              bool with_bias, float (&sum)[P::BLOCKS][P::N / 2]) {

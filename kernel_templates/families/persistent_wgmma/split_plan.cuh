@@ -68,7 +68,7 @@ struct GradSplitPlan {
   static_assert(HEAD <= CORE && TAIL <= CORE, "only the next strips have them");
   static constexpr int EXTRA = HEAD + TAIL, EXTRA_OR_1 = EXTRA > 0 ? EXTRA : 1;
 
-  // Eight neighbouring lanes read 128 neighbouring bytes, as far as vectors and chunks go, and channels beyond. The
+  // Eight neighbouring lanes read 128 neighbouring bytes of a channel, or several channels if these are shorter. The
   // distances between chunks and between blocks (of all chunks for one position) are such that these lanes then write
   // to different banks.
   static constexpr int TABLE = 32 + 32 * PER * (1 + ROWS) + 16 * ((ROWS + 3) / 4);  // bytes; a copying warp writes two

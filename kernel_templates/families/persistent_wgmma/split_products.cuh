@@ -69,7 +69,7 @@ __device__ __forceinline__ void add_to_memory(float4* to, const float4& more) {
 #endif
 }
 
-// Sums as they lie in registers, into the workspace: to[128 * group]. Later ones are added.
+// Stores sums in the workspace in their order in registers: to[128 * group]. Later sums are added.
 template <class Plan>
 __device__ __forceinline__ void promote_grad_split(const GradSplitSums<Plan>& sums, float4* to, bool first) {
 #pragma unroll

@@ -17,7 +17,7 @@ struct GradSplitReduce {
 
 // thread -> data: a block has one oct of a warp, which is 16 channels of x, 8 of gy and all taps of a row. BESIDE warps
 // have taps of their own; ROWS share the partial sums of a tap.
-// The barrier: the rows' sums lie in shared memory before they are added and leave as runs of neighbouring weights.
+// The barrier: the rows' sums lie in shared memory before they are added and stored as runs of neighbours.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(GradSplitReduce<GradSplitPlan<Layer, Tune>, Tune>::THREADS)
     grad_split_reduce(const float4* __restrict__ partials, int shares,

@@ -79,8 +79,8 @@ struct FmaPlan {
   static constexpr __host__ __device__ int evenly(int count, int most) {
     return ceil_div(count, ceil_div(count, most < 1 ? 1 : most));
   }
-  // Channels of a thread: at most CHANNELS, so that the sums fit in the registers. With many channels loads are shared, but
-  // few channels should be wasted.
+  // Channels of a thread: at most CHANNELS, so that the sums fit in the registers. With more channels more loads are shared,
+  // but more channels may be wasted.
   static constexpr int STRIPS = Tune::STRIPS;
   static constexpr __host__ __device__ int channels() {
     int best = 1;

@@ -6,8 +6,8 @@
 #include "families/split_mma/plan.cuh"
 
 // x = big + rest: the nearest TF32 and its remainder, exact in float. The tensor core drops the part of the remainder
-// below 2^-21 of x. An infinity has no remainder; a NaN stays a NaN. This takes five operations, two calls of
-// round_to_tf32 twice as many. In tf32x3 splitting takes longer than the products.
+// below 2^-21 of x. An infinity has no remainder; a NaN stays a NaN. This takes five operations; two calls of
+// round_to_tf32 take twice as many. In tf32x3 splitting takes longer than the products.
 __device__ __forceinline__ void split_tf32(float x, float& big, float& rest) {
   const float infinity = __uint_as_float(0x7F800000u), whole = x;  // big may be the same variable
   big = __uint_as_float((__float_as_uint(whole) + (fabsf(whole) < infinity ? 0x1000u : 0u)) & 0xFFFFE000u);

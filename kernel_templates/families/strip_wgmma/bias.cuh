@@ -7,7 +7,7 @@
 // registers.
 //
 // Every element of gy counts once, whether a tap meets it or not. As U it is staged once, by the blocks of V's first
-// columns. As V its rows overlap. A row counts when the first of the tap rows that meet it brings it. A halo counts
+// columns. As V its rows overlap. A row counts when it is staged for the first tap row that meets it. A halo counts
 // only at the end of a row. Rows that are staged again for a share that begins within a column do not count.
 template <class Layer, class Tune>
 struct StripBias {

@@ -143,7 +143,7 @@ PackedGeometry packed_geometry(const Sizes& sizes) {
     const bool resident = room > Plan::WEIGHT_BYTES && kept >= (Plan::RESIDENT == 1 ? 2 : Plan::RESIDENT == 0 ? 99 : 3);
     const int stages = smaller(Plan::STAGES, resident ? kept : streamed);
     if (stages < 2) continue;  // the stage before is given back only after the next has begun
-    // Cycles of a stage: the longer of products (tensor cores or shared memory) and loads. Loads are bytes from L2 and,
+    // Cycles of a stage: the maximum of products (tensor cores or shared memory) and loads. Loads are bytes from L2 and,
     // with short rows, the copies themselves (66 cycles each, measured on an H200).
     const int products = Plan::KH * Plan::KW * (Plan::TILE / 64) *
                          (Plan::CHANNELS_ARE_ROWS ? 32 : larger(Plan::CHANNEL_TILE / 2, 16 + Plan::CHANNEL_TILE / 4));

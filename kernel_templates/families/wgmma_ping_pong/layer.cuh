@@ -30,7 +30,7 @@ struct PingPongPlan {
   static_assert(two_fit(CHANNEL_TILE), "the weights of a channel tile and two stages must fit in shared memory");
   static constexpr int CHANNEL_TILES = ceil_div(CHANNELS, CHANNEL_TILE);
   static constexpr int ROW_TILES = CHANNEL_TILE / 64, COLUMN_TILES = 2 / ROW_TILES;
-  static constexpr int WINDOW = 128 * COLUMN_TILES;        // staged positions; the last HALO results of them are not whole
+  static constexpr int WINDOW = 128 * COLUMN_TILES;        // staged positions; the last HALO results are incomplete
   static constexpr int RESULTS = (WINDOW - HALO) / 2 * 2;  // even, so that pairs of positions stay aligned
   static_assert(RESULTS >= 2, "the taps must not span the window");
 
@@ -50,7 +50,7 @@ struct PingPongGeometry {
   long long tiles, source_plane, result_plane;
   int rows;  // of W, in an image
   int source_w, result_w, tiles_per_row;
-  int shift;           // the first tile begins so far before the row: then pairs of source positions are aligned
+  int shift;           // how far before the row the first tile begins, to align pairs of source positions
   int paired_results;  // pairs of result positions are aligned, too
   int step_n, step_row, step_tile;  // from a block's tile to its next
   float one;           // 1, unknown to the compiler

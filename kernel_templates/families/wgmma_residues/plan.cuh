@@ -19,7 +19,7 @@ struct ResiduePlan {
   static constexpr int CELLS = Tune::CELLS > 0 ? Tune::CELLS : CLASSES_AT_MOST == 1 ? 128 : CLASSES_AT_MOST == 2 ? 64 : 32;
   static_assert(CLASSES * CELLS <= 256, "the sums of a thread must fit in registers");
   static constexpr int TEAMS = Tune::TEAMS, THREADS = 128 * TEAMS, BUFFERS = Tune::BUFFERS, SPAN = TEAMS * CELLS;
-  // Neighbouring tiles overlap, so that one of them has all of each unit of OWNED aligned values.
+  // Neighbouring tiles overlap, so that one of them stores all of each unit of OWNED aligned values.
   static constexpr int OWNED = Tune::OWNED / 4, OVERLAP = ceil_div(ceil_div(OWNED - 1, S), 4) * 4, STEP = SPAN - OVERLAP;
   static_assert(OWNED % 8 == 0 && OWNED <= 32 && STEP > 0,
                 "whole sectors, and what the ends of a row leave over is a lane each");

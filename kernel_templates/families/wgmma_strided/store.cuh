@@ -6,7 +6,7 @@
 
 // What a warp stores of a row: results 0 to `end` of the tile's, in whole sectors of 32 bytes. `goes_on`: the next row
 // follows it in memory and is stored next, so the values of its first sector stay in the image until then. `continues`:
-// that was so for the row before.
+// the previous row has `goes_on`.
 struct PairedRun {
   int end;
   bool continues, goes_on;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void paired_store(const float (&sum)[P::TILE / 2], fl
         __stcs(to[c] + NUMBER * PART, value[c]);
     __syncwarp();
   });
-  if (run.goes_on) {  // what is left goes before the place of the next row
+  if (run.goes_on) {  // the values left are moved before the place of the next row
     float value[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) value[i] = value_at(place_of(4 * i + lane / 8, run.end - 8 + lane % 8));
