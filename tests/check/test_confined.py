@@ -70,8 +70,9 @@ def content(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("ways", "victims"), [
-    *((ways, Path("/tmp")) for ways in (*HELD[:3], HELD[4])), ("landlock", Path.home()), ("user", Path.home())],
-    indirect=["victims"])
+    *((ways, Path("/tmp")) for ways in ("landlock", "user", "bwrap landlock")),
+    *(pytest.param(ways, where, marks=pytest.mark.long) for ways, where in (
+        ("bwrap", Path("/tmp")), ("landlock", Path.home()), ("user", Path.home())))], indirect=["victims"])
 def test_only_its_own_folder_can_be_written(hold, checked_anew, checked_held, victims: Path, ways: str) -> None:
     hold(ways)
     report = (checked_held if ways in ("landlock", "user") else checked_anew)(models.writes_elsewhere(victims))
@@ -132,7 +133,8 @@ def test_a_process_that_cannot_start_says_what_stood_in_the_way(hold, tmp_path: 
         process.ask("load")
 
 
-@pytest.mark.parametrize("ways", HELD)
+@pytest.mark.parametrize("ways", ["landlock", "user", "bwrap landlock", *(
+    pytest.param(ways, marks=pytest.mark.long) for ways in ("bwrap", "landlock user"))])
 def test_it_has_no_rights_left_but_to_read_and_dies_with_its_judge(hold, ways: str) -> None:
     """A change of user takes back the order to die with the parent: it has to be given afterwards."""
     hold(ways)
@@ -201,7 +203,8 @@ def test_tcp_is_refused_by_landlock(hold, checked_held) -> None:
     assert "TCP was blocked, other network was not" in report.confined.sentence
 
 
-@pytest.mark.parametrize("ways", [*HELD[:2], *(pytest.param(ways, marks=pytest.mark.long) for ways in HELD[2:])])
+@pytest.mark.parametrize("ways", ["landlock", *(pytest.param(ways, marks=pytest.mark.long) for ways in (
+    "bwrap", "user", "landlock user", "bwrap landlock"))])
 def test_the_attacks_on_the_disk_are_caught(hold, runner: Runner, ways: str) -> None:
     """With all that is here test_selftest.py meets the first one."""
     hold(ways)

@@ -18,6 +18,7 @@ from workbench.drive.checking import selftest
 from workbench.drive.checking.attacks import attacks, chosen, kernels, modules
 from workbench.drive.checking.selftest import Result, kept, summary
 from workbench.drive.checking.variant_tests import planned
+from workbench.drive.running.runner import Runner
 
 KERNELS = [a for a in attacks() if a.kind == "kernel"]
 MODULES = [a for a in attacks() if a.kind == "module"]
@@ -31,8 +32,8 @@ def test_every_fixture_is_an_attack(tmp_path: Path) -> None:
     assert all(Status(status) and kind in ("cpu", "cuda") for a in attacks() for kind, status in a.expected.items())
 
 
-def test_attacks_are_caught() -> None:
-    found = selftest.selftest("cpu", wanted=chosen([
+def test_attacks_are_caught(runner: Runner) -> None:
+    found = selftest.selftest("cpu", runner=runner, wanted=chosen([
         "trusts_what_is_there", "lazy_when_repeated", "zeros_when_repeated", "knows_the_seeds", "replays_by_pointer",
         "works_in_float16", "exits_quietly", "prints_ok_and_is_wrong", "touches_sessions", "half", "float16_when_timed",
         "kb5_matrix_scalar"]))
@@ -42,10 +43,10 @@ def test_attacks_are_caught() -> None:
     assert selftest.confinement(found).startswith("the file ") and "\n" not in selftest.confinement(found)
 
 
-def test_what_is_not_as_expected_is_missed() -> None:
+def test_what_is_not_as_expected_is_missed(runner: Runner) -> None:
     """An attack that is expected to get another status than it does."""
     wrong = [replace(a, expected={"cpu": "UNWRITTEN"}) if a.name == "returns_zeros" else a for a in chosen(["returns_zeros"])]
-    found = {r.name: r for r in selftest.selftest("cpu", wanted=wrong)}
+    found = {r.name: r for r in selftest.selftest("cpu", wanted=wrong, runner=runner)}
     assert not found["returns_zeros"].caught and found["returns_zeros"].status == "MISMATCH"
     assert summary(list(found.values())) == "0 of 1 attacks caught; not as expected: returns_zeros"
 
