@@ -338,8 +338,7 @@ def ready() -> str:
 def arrival(page: Any, link: str, until: str | Callable[[], str]) -> float:
     """Seconds from the address to the condition, by the browser's own clock."""
     page.goto(BASE + link, wait_until="commit")
-    page.wait_for_function(until() if callable(until) else until, timeout=90_000)
-    return page.evaluate("performance.now()") / 1000
+    return _met(page, until() if callable(until) else until, None) / 1000
 
 
 def taking(page: Any, act: Callable[[], Any], until: str, argument: Any) -> float:
@@ -347,8 +346,13 @@ def taking(page: Any, act: Callable[[], Any], until: str, argument: Any) -> floa
     page.evaluate("""() => { window.kwActed = 0; for (const kind of ['keydown', 'pointerdown'])
       addEventListener(kind, () => { window.kwActed = window.kwActed || performance.now() }, {capture: true, once: true}) }""")
     act()
-    page.wait_for_function(until, arg=argument, timeout=90_000)
-    return page.evaluate("performance.now() - window.kwActed") / 1000
+    return (_met(page, until, argument) - page.evaluate("window.kwActed")) / 1000
+
+
+def _met(page: Any, until: str, argument: Any) -> float:
+    """When the condition was met, in ms: the browser says it, because its answer may wait for this process."""
+    return page.wait_for_function(f"argument => ({until})(argument) && performance.now()", arg=argument,
+                                  timeout=90_000).json_value()
 
 
 def rerun(page: Any, act: Callable[[], Any]) -> float:

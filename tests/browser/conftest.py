@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,33 +34,74 @@ def chromium() -> Iterator:
         browser.close()
 
 
+_OF_EACH_TEST = ("KERNEL_WORKBENCH_SESSIONS", "KERNEL_WORKBENCH_STORE", "PYTEST_CURRENT_TEST")  # the server need not know them
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _OF_EACH_TEST}
+
+
+class _Shared:
+    """A server for many tests, with warm workers. Its folder of sessions is a link, which leads to that of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.usual, self._folder, self._stack = _environment(), folder, ExitStack()
+        self._there: tuple[str, subprocess.Popen] | None = None
+
+    def serving(self, sessions: Path) -> tuple[str, subprocess.Popen]:
+        sessions.mkdir(exist_ok=True)
+        (self._folder / "next").symlink_to(sessions)
+        (self._folder / "next").replace(self._folder / "sessions")
+        if self._there is None or self._there[1].poll() is not None:
+            self._there = self._stack.enter_context(_started([], self._folder / "sessions", self._folder / "server.log"))
+        return self._there
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory) -> Iterator[_Shared]:
+    with closing(_Shared(tmp_path_factory.mktemp("server"))) as shared:
+        yield shared
+
+
 @pytest.fixture
-def serving(serve) -> Iterator[tuple[str, subprocess.Popen]]:
-    """(address, process) of a server with an empty folder of sessions."""
-    with serve([]) as found:
-        yield found
+def serving(shared_server, serve, tmp_path) -> Iterator[tuple[str, subprocess.Popen]]:
+    """(address, process) of a server with an empty folder of sessions; where the test has changed the environment, one of its
+    own."""
+    if _environment() == shared_server.usual:
+        yield shared_server.serving(_sessions(tmp_path))
+    else:
+        with serve([]) as found:
+            yield found
 
 
 @pytest.fixture
 def serve(tmp_path) -> Callable[[list[str]], AbstractContextManager[tuple[str, subprocess.Popen]]]:
     """Starts `streamlit run app.py` with more options: (address, process)."""
-    @contextmanager
-    def started(options: list[str]) -> Iterator[tuple[str, subprocess.Popen]]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        sessions = os.environ.get("KERNEL_WORKBENCH_SESSIONS") or str(tmp_path / "sessions")
-        with (tmp_path / "server.log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port), *options], cwd=ROOT,
-                stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "KERNEL_WORKBENCH_SESSIONS": sessions})
-            try:
-                _wait_for(f"http://127.0.0.1:{port}/_stcore/health", process)
-                yield f"http://127.0.0.1:{port}", process
-            finally:
-                process.terminate()
-                process.wait(200)
-    return started
+    return lambda options: _started(options, _sessions(tmp_path), tmp_path / "server.log")
+
+
+def _sessions(tmp_path: Path) -> Path:
+    return Path(os.environ.get("KERNEL_WORKBENCH_SESSIONS") or tmp_path / "sessions")
+
+
+@contextmanager
+def _started(options: list[str], sessions: Path, log_path: Path) -> Iterator[tuple[str, subprocess.Popen]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port), *options], cwd=ROOT,
+            stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "KERNEL_WORKBENCH_SESSIONS": str(sessions)})
+        try:
+            _wait_for(f"http://127.0.0.1:{port}/_stcore/health", process)
+            yield f"http://127.0.0.1:{port}", process
+        finally:
+            process.terminate()
+            process.wait(200)
 
 
 @pytest.fixture
