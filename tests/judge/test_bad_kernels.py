@@ -3,6 +3,7 @@ results are wrong."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -22,8 +23,8 @@ from workbench.measure.kernel.explain import explain
 from workbench.measure.kernel.inputs import INTEGERS, NORMAL
 from workbench.measure.kernel.judge import judge
 
-from .bench import CROPPED, WORKLOAD, Apart, Built, Ended, bad_candidate, judge_apart, order
-from .conftest import NOT_BUILT, WANTED
+from .bench import CROPPED, WORKLOAD, Apart, Built, Ended, bad_candidate, build_batch, judge_apart, order
+from .conftest import IN_A_NEW_PROCESS, NOT_BUILT, WANTED
 
 pytestmark = pytest.mark.xdist_group("bad_kernels")  # one worker builds them once
 ALL_GUARDS = {"poison", "guard_zone", "nan", "inputs", "recheck"}
@@ -62,12 +63,18 @@ STATUS = {
     "input_gradient_lacks_a_tap": ("MISMATCH", "of grad_input is wrong"),
     "weight_gradient_doubled": ("MISMATCH", "of grad_weight is wrong"),
     "forgets_last_input": ("UNWRITTEN", "1 value of grad_input"),
+    "reads_the_next_value": ("OUT_OF_BOUNDS", "Reads byte 1 behind the end of x"),
+    "reads_the_value_before": ("OUT_OF_BOUNDS", "Reads byte 4 before the start of the weight"),
+    "looks_for_the_guard": ("OUT_OF_BOUNDS", "behind the end of x"),
+    "grid_of_the_first_launch": ("UNWRITTEN", "After a launch with another size (a batch of 1 and an input of 4 × 6): "),
+    "two_blocks_add": ("NONDETERMINISTIC", "Two blocks of one launch write different values to y[0, 0, 0, "),
+    "always_grad_bias": ("WORKER_DIED", "Where grad_bias is not wanted (its pointer is null): "),
 }
 ENDED = {"never_ends": 0}
 WHERE = {"skips_unreached": CROPPED, "changes_input": CROPPED}
 TIMED = {"right_at_first"}
 DIRECTION = {"adds_to_old": "grad_weight", "forgets_grad_bias": "grad_weight", "input_gradient_lacks_a_tap": "backward",
-             "weight_gradient_doubled": "backward", "forgets_last_input": "backward"}
+             "weight_gradient_doubled": "backward", "forgets_last_input": "backward", "always_grad_bias": "grad_weight"}
 
 
 def _judged(bad: Built, root: Path, scratch: Path, name: str, **more: Any) -> Apart | Ended:
@@ -116,7 +123,7 @@ def test_does_not_compile(bad_root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("guard", "name"), [
     ("poison", "skips_unreached"), ("guard_zone", "no_tail_test"), ("nan", "makes_nan"), ("inputs", "changes_input"),
-    ("recheck", "right_at_first")])
+    ("recheck", "right_at_first"), *(("new_process", name) for name in IN_A_NEW_PROCESS)])
 def test_without_its_guard_it_gets_through(bad: Built, bad_root: Path, scratch: Path, guard: str, name: str) -> None:
     caught = _judged(bad, bad_root, scratch, name)
     missed = _judged(bad, bad_root, scratch, name, guards=ALL_GUARDS - {guard})
@@ -127,10 +134,25 @@ def test_without_its_guard_it_gets_through(bad: Built, bad_root: Path, scratch: 
 
 def test_without_the_watch_a_stored_answer_gets_through(bad: Built, bad_root: Path, scratch: Path) -> None:
     caught, missed = (_judged(bad, bad_root, scratch, "remembers_the_answer", guards=GUARDS - without, time=True)
-                      for without in (set(), {"watch"}))
+                      for without in (set(), {"watch", "new_process"}))
     assert isinstance(caught, Apart) and isinstance(missed, Apart)
     assert caught.status == "MISMATCH" and "signs of channels" in caught.headline
     assert missed.status == "OK", missed.headline
+
+
+def test_two_blocks_may_change_a_value_with_atomics_or_a_fence(bad_root: Path, tmp_path: Path, scratch: Path) -> None:
+    root, plain = tmp_path / "kernels", "output[item] += narrow<Scalar>("
+    shutil.copytree(bad_root / "common", root / "common")
+    (root / "forward").mkdir()
+    text = (bad_root / "forward" / "two_blocks_add.cu").read_text()
+    assert plain in text
+    for name, instead in (("with_atomics", "atomicAdd(output + item, "), ("with_a_fence", f"__threadfence();\n{plain}")):
+        (root / "forward" / f"{name}.cu").write_text(text.replace("two_blocks_add", name).replace(plain, instead))
+    candidates = [bad_candidate(root, name) for name in ("with_atomics", "with_a_fence")]
+    built = build_batch(candidates, tmp_path)
+    for candidate in candidates:
+        result = judge_apart(order(built, candidate, WORKLOAD, scratch))
+        assert isinstance(result, Apart) and result.status == "OK", result
 
 
 @pytest.mark.parametrize(("first", "status"), enumerate(

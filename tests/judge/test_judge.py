@@ -80,7 +80,7 @@ def test_a_timed_trial(naive: Built, scratch: Path) -> None:
     assert result.flags == ("emulated",) and result.restart is False
     elements = prod(workload.output_shape) + prod(workload.input_shape) + workload.layer.parameter_count
     assert result.memory == {"peak_bytes": 4 * elements, "workspace_bytes": 0}
-    assert [e.phase for e in result.events] == ["check", "check", "check", "time", "recheck"]
+    assert [e.phase for e in result.events] == ["check", "check", "check", "time", "recheck", "check"]
 
 
 def test_a_truth_too_large_to_keep(naive: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

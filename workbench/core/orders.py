@@ -33,7 +33,7 @@ from .replies import (
 
 R_co = TypeVar("R_co", covariant=True)
 Emit = Callable[[Event], None]   # an operation calls it with its current step
-GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck", "watch", "stream"})
+GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck", "watch", "stream", "new_process"})
 
 
 class Order(Generic[R_co]):

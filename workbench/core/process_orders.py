@@ -40,7 +40,8 @@ class WorkspaceAsked:
 @dataclass(frozen=True)
 class LaunchAsked:
     """Launch. `offsets`: where each tensor begins in the shared memory of `size` bytes; None for a tensor that the launch does
-    not have."""
+    not have. `pages`: the parts of the memory (offset and bytes, whole pages) that a kernel may touch; none: all of it.
+    `watched`: find bytes that two blocks change."""
 
     operation: ClassVar[str] = "launch"
     threads: str                       # the order in which blocks run; "" is the usual one
@@ -48,6 +49,8 @@ class LaunchAsked:
     problem: tuple[int, ...]
     offsets: tuple[int | None, ...]
     size: int
+    pages: tuple[tuple[int, int], ...] = ()
+    watched: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,11 @@ HostAsked = WorkspaceAsked | LaunchAsked | ErrorAsked
 
 @dataclass(frozen=True)
 class HostAnswer:
-    """`number`: bytes, or a CUDA error code, which `text` explains. `loaded`: the answer to the `LauncherOrder`."""
+    """`number`: bytes, or a CUDA error code, which `text` explains. `loaded`: the answer to the `LauncherOrder`. `fault`:
+    what is wrong with an access to the shared memory, and `place`: where (the emulator's device_memory.h has the numbers)."""
 
     number: int = 0
     text: str = ""
+    fault: int = 0
+    place: int = 0
     loaded: str = ""                   # "" | "loaded" | "missing" (the symbol) | "not loaded"

@@ -137,16 +137,20 @@ class _Library:
         self._words = self._library.cuda_on_cpu_last_error
         self._words.restype = ctypes.c_char_p
         self._start = 0   # where the memory is mapped
+        self._allowed: tuple[tuple[tuple[int, int], ...], bool] = ((), False)
 
     def answer(self, asked: HostAsked) -> HostAnswer:
         if isinstance(asked, WorkspaceAsked):
             return HostAnswer(self._query(ctypes.byref(_problem(asked.problem))))
         code = self._launched(asked) if isinstance(asked, LaunchAsked) else self._library.cudaGetLastError()
-        return HostAnswer(code, (self._words() or b"").decode(errors="replace") if code else "")
+        place = ctypes.c_size_t()
+        fault = self._library.cuda_on_cpu_fault(ctypes.byref(place))
+        return HostAnswer(code, (self._words() or b"").decode(errors="replace") if code else "", fault=fault, place=place.value)
 
     def _launched(self, asked: LaunchAsked) -> int:
         if not self._start:
             self._map(asked.size)
+        self._allow(asked)
         os.environ.update(asked.environment)
         self._library.cuda_on_cpu_set_order(asked.threads.encode())
         pointers = [None if offset is None else self._start + offset for offset in asked.offsets]
@@ -160,7 +164,15 @@ class _Library:
         if at == ctypes.c_void_p(-1).value:
             raise MemoryError(f"{size} bytes cannot be mapped")
         self._start = at
-        self._library.cuda_on_cpu_set_device_memory((ctypes.c_size_t * 2)(self._start, size), 1, 0)
+
+    def _allow(self, asked: LaunchAsked) -> None:
+        wanted = asked.pages or ((0, asked.size),), asked.watched
+        if wanted == self._allowed:
+            return
+        self._allowed = wanted
+        numbers = [n for offset, size in wanted[0] for n in (self._start + offset, size)]
+        self._library.cuda_on_cpu_set_device_memory((ctypes.c_size_t * len(numbers))(*numbers), len(numbers) // 2, 0)
+        self._library.cuda_on_cpu_set_surroundings(ctypes.c_size_t(self._start), ctypes.c_size_t(asked.size), asked.watched)
 
 
 def _problem(values: Sequence[int]) -> ctypes.Array[ctypes.c_longlong]:

@@ -33,7 +33,9 @@ from .launch import ARGUMENTS, ORDER, MissingSymbol
 _ROOT = Path(__file__).resolve().parents[3]
 _PAGE = mmap.PAGESIZE
 _MOST_ANSWER = 1 << 16
-_TOUCHED_DEVICE = 99        # host_touched_device in the emulator's launch.h
+_TOUCHED_DEVICE = 99        # host_touched_device in the emulator's device_memory.h
+TWO_BLOCKS = 4              # `Fault` there; those below are accesses outside a tensor
+ACCESSES = {1: "Reads or writes", 2: "Reads", 3: "Writes"}
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 _CUDACPU = "CUDACPU_"
 
@@ -48,6 +50,9 @@ class LauncherApart:
         self._bytes = 0
         self._places: list[tuple[int, int, int]] = []   # address here, bytes, offset in the memory
         self._text = ""
+        self.pages: tuple[tuple[int, int], ...] = ()    # address and bytes of what a kernel may touch; none: everything
+        self.watched = False                            # find bytes that two blocks change
+        self.fault, self.fault_at = 0, 0                # of the last launch, and the address
         to_read, self._requests = os.pipe()
         self._replies, to_write = os.pipe()
         self._ended, to_say = os.pipe()
@@ -87,8 +92,10 @@ class LauncherApart:
                  stream: int) -> int:
         given = [*(tensors.get(name) for name in ARGUMENTS[self.direction]), workspace]
         environment = {name: value for name, value in os.environ.items() if name.startswith(_CUDACPU)}
+        self.fault = self.fault_at = 0
+        pages = tuple((self._offset_of(address), size) for address, size in self.pages)
         return self._number(LaunchAsked(environment.pop(ORDER, ""), environment, tuple(problem),
-                                        tuple(map(self._offset, given)), self._bytes))
+                                        tuple(map(self._offset, given)), self._bytes, pages, self.watched))
 
     def last_error(self) -> int:
         return self._number(ErrorAsked())
@@ -99,8 +106,13 @@ class LauncherApart:
     def _offset(self, tensor: torch.Tensor | None) -> int | None:
         if tensor is None or not tensor.numel():
             return None
-        address = tensor.data_ptr()
+        return self._offset_of(tensor.data_ptr())
+
+    def _offset_of(self, address: int) -> int:
         return next(offset + address - start for start, size, offset in self._places if start <= address < start + size)
+
+    def _address(self, place: int) -> int:
+        return next((start + place - offset for start, size, offset in self._places if offset <= place < offset + size), 0)
 
     def _number(self, asked: HostAsked) -> int:
         with suppress(BrokenPipeError):  # it has ended: reading says how
@@ -110,6 +122,8 @@ class LauncherApart:
             raise self._odd()
         if said.number:
             self._text = plain(said.text)[:1000]
+        if said.fault:
+            self.fault, self.fault_at = said.fault, self._address(said.place)
         return said.number
 
     def _answer(self) -> HostAnswer:

@@ -6,6 +6,7 @@ The poison is a *signalling* NaN: arithmetic on it returns another NaN (quiet on
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from math import prod
 
@@ -13,6 +14,9 @@ import torch
 
 GUARD_BYTES = 64 * 1024   # on each side; longer than a row that a kernel may overrun
 ALIGN_BYTES = 256         # what cudaMalloc guarantees
+START, END = "start", "end"   # of a tensor: that which lies where a page begins or ends
+_END_BYTES = 16           # a tensor that ends with a page begins at a multiple of it: what the widest loads need
+_PAGE = mmap.PAGESIZE
 _PATTERN = (0xF7, 0x7F)   # the 16-bit word 0x7FF7 repeated is a NaN in all four dtypes, so reads outside a tensor show, too
 _INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 POISON = {torch.float16: 0x7D5A, torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5C0DE,
@@ -21,16 +25,22 @@ POISON = {torch.float16: 0x7D5A, torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5C0
 
 class Buffer:
     """A tensor of `shape` between guard zones, contiguous or `last` (channels_last in memory). `zones=False` leaves them out,
-    for memory sanitizers. `allocate` gives so many bytes of memory; None: torch does."""
+    for memory sanitizers. `allocate` gives so many bytes of memory; None: torch does. `edge`: of the memory that `allocate`
+    gives, which begins with a page, the pages `pages` hold nothing but this tensor, and it begins or ends with them."""
 
+    # more than seven: what a tensor is and where it lies
     def __init__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, device: str,
-                 zones: bool = True, last: bool = False, allocate: Callable[[int], torch.Tensor] | None = None) -> None:
+                 zones: bool = True, last: bool = False, allocate: Callable[[int], torch.Tensor] | None = None,
+                 edge: str = "") -> None:
         self.name = name
         size = prod(shape) * dtype.itemsize
         guard = GUARD_BYTES if zones else 0
-        total = guard + size + guard + (ALIGN_BYTES if zones else 0)
+        pages = -(-size // _PAGE) * _PAGE if edge else 0
+        total = guard + (pages or size) + guard + (ALIGN_BYTES if zones and not edge else 0)
         self._raw = allocate(total) if allocate else torch.empty(total, dtype=torch.uint8, device=device)
-        self._start = guard + (-(self._raw.data_ptr() + guard) % ALIGN_BYTES if zones else 0)
+        behind = (pages - size) // _END_BYTES * _END_BYTES if edge == END else 0
+        self._start = guard + (-(self._raw.data_ptr() + guard) % ALIGN_BYTES if zones and not edge else behind)
+        self.pages = self._raw.data_ptr() + guard, pages
         self._end = self._start + size
         self.nbytes = size
         row = self._raw[self._start:self._end].view(dtype)
@@ -62,6 +72,13 @@ class Buffer:
         changed_behind = (behind != self._expected(behind)).nonzero()
         return (len(before) - int(changed_before[0]) if len(changed_before) else 0,
                 int(changed_behind[-1]) + 1 if len(changed_behind) else 0)
+
+    def beyond(self, address: int) -> tuple[int, int] | None:
+        """(bytes before the start, bytes behind the end) of an address in this memory; None if it is elsewhere."""
+        place = address - self._raw.data_ptr()
+        if not 0 <= place < len(self._raw):
+            return None
+        return max(0, self._start - place), max(0, place - self._end + 1)
 
     def _zones(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self._raw[:self._start], self._raw[self._end:]

@@ -68,6 +68,29 @@ def overrun(name: str, before: int, behind: int) -> Finding:
                    {"tensor": name, "bytes_before": before, "bytes_behind": behind})
 
 
+def outside(name: str, before: int, behind: int, verb: str) -> Finding:
+    """The access ended the launch, whether or not its value is used."""
+    short = SHORT.get(name, name or "all tensors")
+    size, where = (behind, "behind the end of") if behind else (before, "before the start of")
+    return Finding(Status.OUT_OF_BOUNDS, f"{verb} byte {numbers.count(size)} {where} {short}.",
+                   "Test the index before the access, also if the value is not used then.",
+                   {"tensor": name, "bytes_before": before, "bytes_behind": behind})
+
+
+def two_blocks(name: str, place: tuple[int, ...] | None) -> Finding:
+    short = SHORT.get(name, name)
+    what = f"a value of {short}" if place is None else numbers.index(short, place)
+    return Finding(Status.NONDETERMINISTIC, f"Two blocks of one launch write different values to {what}, without an atomic or "
+                   "a memory fence. On a GPU one of them may be lost.",
+                   "Let one block compute each value, or add with atomicAdd.", {"tensor": name, "first": list(place or ())})
+
+
+def elsewhere(finding: Finding, where: str) -> Finding:
+    """The same finding, with the remark where it shows: only there."""
+    return Finding(finding.status, f"{where}: {finding.headline}", finding.advice, {**finding.detail, "where": where},
+                   finding.errors, finding.restart)
+
+
 def input_modified(name: str, count: int, first: tuple[int, ...]) -> Finding:
     short = SHORT.get(name, name)
     return Finding(Status.INPUT_MODIFIED, f"The kernel changed {_values(count)} of {short}.",

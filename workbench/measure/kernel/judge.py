@@ -12,14 +12,17 @@ import random
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
 import torch
 
+from ...core import numbers
 from ...core.cache import digest_of
+from ...core.errors import BadRequest
+from ...core.layer import Workload
 from ...core.orders import Emit, JudgeOrder
 from ...core.replies import Event, Judged
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
@@ -30,7 +33,7 @@ from ..device import free_bytes, l2_bytes, out_of_memory
 from ..truth import Truth
 from . import findings
 from .apart import LauncherApart
-from .buffers import POISON, count_poison, row_of
+from .buffers import END, POISON, START, count_poison, row_of
 from .findings import Finding
 from .inputs import FAR, INTEGERS, NORMAL, RECHECK, beyond_float16
 from .launch import ORDER, Launcher, MissingSymbol
@@ -80,6 +83,14 @@ class _Facts:
 
 
 def _judge(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
+    result = _at_given_size(order, emit, facts)  # its tensors are gone then
+    if order.device == "cpu" and not order.sanitize and "new_process" in order.guards:
+        emit(Event("check", "a new process"))
+        in_new_process(order)
+    return result
+
+
+def _at_given_size(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
     if order.device != "cpu":
         torch.cuda.set_device(order.device)
     stage = open_stage(order)
@@ -186,6 +197,51 @@ def _finding(order: JudgeOrder, stage: Stage, kind: str) -> Finding | None:
         launch_and_compare(order, stage, kind, poison=False)
     except Finding as finding:
         return finding
+    return None
+
+
+def in_new_process(order: JudgeOrder) -> None:
+    """On the emulator: in a process of its own the kernel is launched at another size, then at the given one. What it keeps of
+    its first launch is then wrong. Pages around the tensors are closed, so a read outside a tensor is found even if its value
+    is not used. The tensors begin with a page at the other size, and end with one at the given size. Blocks run one after the
+    other, and no byte may be changed by two of them. Then the pointer of grad_bias is null, as where it is not wanted. Raises
+    `Finding`."""
+    try:
+        _at_two_sizes(order, END)
+    except Finding as finding:
+        if "cuda_error" not in finding.detail:
+            raise
+        _at_two_sizes(order, START)  # the kernel may need the alignment of a whole allocation
+
+
+def _at_two_sizes(order: JudgeOrder, edge: str) -> None:
+    other = _another_size(order.workload)
+    launcher = LauncherApart(order.library, order.symbol, order.direction)
+    stages = [(work, Stage(launcher, work, device="cpu", guards=order.guards, last=order.channels_last, edge=where))
+              for work, where in ((other, START), (order.workload, edge)) if work is not None]  # all memory before a launch
+    said = "" if other is None else f"With a batch of {other.batch} and an input of {numbers.shape(other.input_size)}"
+    for work, stage in stages:
+        words = said if work is other else f"After a launch with another size ({said[5:]})" if said else ""
+        for unwanted in [(), ("grad_bias",)] if "grad_bias" in stage.results() else [()]:
+            stage.unwanted = frozenset(unwanted)
+            try:
+                launch_and_compare(replace(order, workload=work), stage, INTEGERS)
+            except Finding as finding:
+                where = "Where grad_bias is not wanted (its pointer is null)" if unwanted else words
+                at_any_size = finding.status in (Status.OUT_OF_BOUNDS, Status.NONDETERMINISTIC)
+                raise finding if at_any_size or not where else findings.elsewhere(finding, where) from None
+
+
+def _another_size(workload: Workload) -> Workload | None:
+    """A smaller batch and a smaller input, or only one of them; None if there is no smaller one."""
+    most = {1: 12, 2: 5, 3: 3}[workload.layer.dims]
+    size = tuple(max(1, min(n - 1, most + d)) for d, n in enumerate(workload.input_size))
+    for batch in dict.fromkeys((min(2, max(1, workload.batch - 1)), workload.batch)):
+        for smaller in (size, workload.input_size):
+            with suppress(BadRequest):  # no output of that size
+                found = replace(workload, batch=batch, input_size=smaller, preset="")
+                if (batch, smaller) != (workload.batch, workload.input_size):
+                    return found
     return None
 
 

@@ -19,9 +19,9 @@ from ...core.layer import CHANNELS_LAST, Workload
 from ..device import CHANNELS_LAST as LAYOUTS
 from ..device import free_bytes
 from ..truth import Truth
-from .apart import LauncherApart
+from .apart import ACCESSES, TWO_BLOCKS, LauncherApart
 from .buffers import POISON, Buffer, row_of
-from .findings import Finding, input_modified, launch_error, off_stream, out_of_memory, overrun
+from .findings import Finding, input_modified, launch_error, off_stream, out_of_memory, outside, overrun, two_blocks
 from .inputs import changed, fill, needed, results, shapes, torch_dtype
 from .launch import FAULTS, UNKNOWN_FAULT, Launcher, problem_of
 from .validate import Comparison, allowed_rel_l2
@@ -34,10 +34,12 @@ _ACTIVATIONS = ("input", "grad_output", "output", "grad_input")  # what channels
 
 
 class Stage:
-    """Raises `Finding` (OUT_OF_MEMORY) when the tensors do not fit on the device."""
+    """Raises `Finding` (OUT_OF_MEMORY) when the tensors do not fit on the device. `edge`: see `Buffer`; with it a kernel of the
+    emulator can touch nothing but the tensors, and no byte may be changed by two blocks. `unwanted`: results whose pointer is
+    null."""
 
     def __init__(self, launcher: Launcher | LauncherApart, workload: Workload, *, device: str, guards: frozenset[str],
-                 zones: bool = True, last: bool = False) -> None:
+                 zones: bool = True, last: bool = False, edge: str = "") -> None:
         self.workload, self.device, self.guards = workload, device, guards
         self.direction = launcher.direction
         self._launcher, self._problem = launcher, problem_of(workload)
@@ -53,10 +55,12 @@ class Stage:
         dtype, all_shapes = torch_dtype(workload), shapes(workload)
         allocate = launcher.allocate if isinstance(launcher, LauncherApart) else None
         self.buffers = {n: Buffer(n, all_shapes[n], dtype, device=device, zones=zones, allocate=allocate,
-                                  last=last and n in _ACTIVATIONS) for n in names}
+                                  last=last and n in _ACTIVATIONS, edge=edge) for n in names}
         if self.workspace_bytes:
             self.buffers["workspace"] = Buffer("workspace", (self.workspace_bytes,), torch.uint8, device=device,
-                                               zones=zones, allocate=allocate)
+                                               zones=zones, allocate=allocate, edge=edge)
+        self._pages = tuple(buffer.pages for buffer in self.buffers.values()) if edge else ()
+        self.unwanted: frozenset[str] = frozenset()
         for name in self._results:
             self.buffers[name].tensor.zero_()
         self._callers: dict[str, torch.Tensor] = {}
@@ -148,7 +152,10 @@ class Stage:
             if name in self._callers:
                 self.tensors[name].copy_(self._callers[name])
         stream = torch.cuda.current_stream(self.device).cuda_stream if self.device != "cpu" else 0
-        code = self._launcher(self._problem, self.tensors, self._workspace, stream)
+        if isinstance(self._launcher, LauncherApart):
+            self._launcher.pages, self._launcher.watched = self._pages, bool(self._pages)
+        given = {n: None if n in self.unwanted else t for n, t in self.tensors.items()}
+        code = self._launcher(self._problem, given, self._workspace, stream)
         for name in self._results:
             if name in self._callers:
                 self._callers[name].copy_(self.tensors[name])
@@ -164,8 +171,18 @@ class Stage:
         # Always asked: an error that stays in the runtime would be counted against the next kernel.
         left = self._launcher.last_error()
         code = code or left
+        if isinstance(self._launcher, LauncherApart) and self._launcher.fault:
+            raise self._fault(self._launcher.fault, self._launcher.fault_at)
         if code:
             raise launch_error(code, text or self._launcher.error_text(code), cuda=self.device != "cpu")
+
+    def _fault(self, kind: int, address: int) -> Finding:
+        name, before, behind = next(((n, *found) for n, b in self.buffers.items() if (found := b.beyond(address))), ("", 0, 0))
+        if kind != TWO_BLOCKS:
+            return outside(name, before, behind, ACCESSES.get(kind, ACCESSES[1]))
+        buffer = self.buffers[name]
+        flat = (address - buffer.tensor.data_ptr()) // buffer.tensor.itemsize
+        return two_blocks(name, _unravel(flat, buffer.tensor.shape) if buffer.tensor.is_contiguous() else None)
 
     def damage(self) -> Finding | None:
         """What the last launch changed that it must not: guard zones first, then inputs."""
@@ -185,7 +202,7 @@ class Stage:
     def compare(self, truth: Truth, *, precision: str, exact: bool) -> dict[str, Comparison]:
         """Every result of the last launch against the truth."""
         found = {}
-        for name in self._results:
+        for name in (n for n in self._results if n not in self.unwanted):
             tensor = self.tensors[name]
             comparison = Comparison(tuple(tensor.shape), exact=exact, rms=truth.rms[name],
                                     least_norm=truth.least_norm[name],

@@ -4,11 +4,14 @@
 
 #include <type_traits>
 
+#include "cuda_on_cpu/device_memory.h"
+
 namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
 // Replaces *address by update(old); returns old.
 template <class T, class Update>
 T read_modify_write(T* address, Update update) {
+  device_memory.watch.mark_atomic(address, sizeof(T));
   T before, after;
   __atomic_load(address, &before, __ATOMIC_RELAXED);
   do {
@@ -50,11 +53,13 @@ T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T
 }
 
 inline void __threadfence() {
+  cuda_on_cpu::device_memory.watch.fenced = true;
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 inline void __threadfence_block() {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 inline void __threadfence_system() {
+  cuda_on_cpu::device_memory.watch.fenced = true;
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }

@@ -3,79 +3,21 @@
 #pragma once
 #pragma GCC system_header
 
-#include <dlfcn.h>
-#include <link.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <type_traits>
-#include <ucontext.h>
-#include <unistd.h>
 
 #include "cuda_on_cpu/block.h"
+#include "cuda_on_cpu/device_memory.h"
 #include "cuda_on_cpu/shared_memory.h"
 
 struct CUstream_st;
 typedef CUstream_st* cudaStream_t;
 
 namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
-
-// Memory that host code cannot touch, as on a GPU: it is open only while a kernel or a copy runs.
-struct DeviceMemory {
-  static constexpr int most = 64;
-  struct Range {
-    uintptr_t start, bytes;
-    bool has(uintptr_t address) const { return address - start < bytes; }
-  };
-  pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  Range ranges[most];
-  int count = 0;
-  int users = 0;                   // kernels and copies at work
-  bool beside_torch = false;       // operators of torch may use it at any time
-  Range own_code{}, memcpy_code{};  // this library's, and the C library's
-
-  bool has(uintptr_t address) const {
-    for (int i = 0; i < count; ++i) {
-      if (ranges[i].has(address)) {
-        return true;
-      }
-    }
-    return false;
-  }
-
-  void allow(int rights) {
-    for (int i = 0; i < count; ++i) {
-      if (mprotect(reinterpret_cast<void*>(ranges[i].start), ranges[i].bytes, rights) != 0) {
-        perror("cuda_on_cpu: mprotect of the device's memory");
-        abort();
-      }
-    }
-  }
-};
-inline DeviceMemory device_memory;
-constexpr int host_touched_device = 99;  // the process's exit code
-
-struct OpenDeviceMemory {
-  OpenDeviceMemory() {
-    pthread_mutex_lock(&device_memory.lock);
-    if (device_memory.users++ == 0) {
-      device_memory.allow(PROT_READ | PROT_WRITE);
-    }
-    pthread_mutex_unlock(&device_memory.lock);
-  }
-  ~OpenDeviceMemory() {
-    pthread_mutex_lock(&device_memory.lock);
-    if (--device_memory.users == 0) {
-      device_memory.allow(PROT_NONE);
-    }
-    pthread_mutex_unlock(&device_memory.lock);
-  }
-  OpenDeviceMemory(const OpenDeviceMemory&) = delete;
-};
 
 // Set by whoever loads the library; empty: the environment's CUDACPU_ORDER, which host code can change.
 inline char given_order[32] = "";
@@ -208,9 +150,13 @@ struct Run {
       const uint64_t i = block_order(n);
       const uint64_t row = i / grid.blocks.x;
       memset(block->dynamic.data, 0xFF, grid.dynamic_bytes);
-      if (!block->run({static_cast<unsigned>(i % grid.blocks.x), static_cast<unsigned>(row % grid.blocks.y),
-                       static_cast<unsigned>(row / grid.blocks.y)})) {
+      const uint3 index = {static_cast<unsigned>(i % grid.blocks.x), static_cast<unsigned>(row % grid.blocks.y),
+                           static_cast<unsigned>(row / grid.blocks.y)};
+      if (!block->run(index)) {
         __atomic_store_n(&failed, true, __ATOMIC_RELAXED);
+      }
+      if (device_memory.watch.active) {
+        device_memory.watch.end_block(index);
       }
     }
     current = before;
@@ -235,7 +181,8 @@ inline void run_grid(const Grid& grid) {
   Run run{grid, order, BlockOrder(blocks, order)};
   constexpr int most = 256;
   int workers = worker_count();
-  workers = workers < most ? workers : most;
+  const WatchedBlocks watched;
+  workers = device_memory.watch.active ? 1 : workers < most ? workers : most;
   workers = static_cast<uint64_t>(workers) < blocks ? workers : static_cast<int>(blocks);
   pthread_t others[most];
   int started = 0;
@@ -305,79 +252,4 @@ DeducedLaunch<Kernel> launch_deduced(Kernel kernel, dim3 blocks, dim3 threads, s
 
 CUDA_ON_CPU_EXPORT void cuda_on_cpu_set_order(const char* order) {
   snprintf(cuda_on_cpu::given_order, sizeof cuda_on_cpu::given_order, "%s", order);
-}
-
-namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
-
-// The loaded file that an address belongs to.
-inline DeviceMemory::Range code_around(const void* address) {
-  struct Search {
-    uintptr_t address;
-    DeviceMemory::Range found{};
-  } search{reinterpret_cast<uintptr_t>(address)};
-  dl_iterate_phdr(
-      [](dl_phdr_info* file, size_t, void* searched) {
-        auto& search = *static_cast<Search*>(searched);
-        for (int i = 0; i < file->dlpi_phnum; ++i) {
-          const DeviceMemory::Range range{file->dlpi_addr + file->dlpi_phdr[i].p_vaddr, file->dlpi_phdr[i].p_memsz};
-          if (file->dlpi_phdr[i].p_type == PT_LOAD && range.has(search.address)) {
-            search.found = range;
-          }
-        }
-        return 0;
-      },
-      &search);
-  return search.found;
-}
-
-// Whether the host code of this library made the access, itself or by a call of memcpy and the like.
-inline bool made_by_own_code(void* context) {
-#if defined(__x86_64__)
-  const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-  const uintptr_t at = registers[REG_RIP], caller = *reinterpret_cast<uintptr_t*>(registers[REG_RSP]);
-#elif defined(__aarch64__)
-  const auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
-  const uintptr_t at = machine.pc, caller = machine.regs[30];
-#else
-  const uintptr_t at = 0, caller = 0;
-  static_cast<void>(context);
-#endif
-  return device_memory.own_code.has(at) || (device_memory.memcpy_code.has(at) && device_memory.own_code.has(caller));
-}
-
-inline struct sigaction handler_before = {};
-
-inline void on_fault(int number, siginfo_t* information, void* context) {
-  if (!device_memory.has(reinterpret_cast<uintptr_t>(information->si_addr))) {
-    sigaction(number, &handler_before, nullptr);  // the fault comes again, and goes there
-  } else if (!device_memory.beside_torch || made_by_own_code(context)) {
-    static const char words[] = "cuda_on_cpu: host code read or wrote memory of the device\n";
-    [[maybe_unused]] const auto written = write(2, words, sizeof words - 1);
-    _exit(host_touched_device);
-  } else {
-    device_memory.allow(PROT_READ | PROT_WRITE);  // until the next kernel or copy has ended
-  }
-}
-
-}  // namespace cuda_on_cpu
-
-// From now on these whole pages (start and bytes of each range) are the device's memory, and no others. A host that touches
-// them ends the process.
-CUDA_ON_CPU_EXPORT void cuda_on_cpu_set_device_memory(const uintptr_t* ranges, int count, int beside_torch) {
-  using namespace cuda_on_cpu;
-  device_memory.allow(PROT_READ | PROT_WRITE);
-  device_memory.count = count < DeviceMemory::most ? count : DeviceMemory::most;
-  memcpy(device_memory.ranges, ranges, device_memory.count * sizeof device_memory.ranges[0]);
-  device_memory.beside_torch = beside_torch != 0;
-  device_memory.own_code = code_around(reinterpret_cast<const void*>(&code_around));
-  device_memory.memcpy_code = code_around(dlsym(RTLD_DEFAULT, "memcpy"));
-  struct sigaction action = {};
-  action.sa_flags = SA_SIGINFO;
-  action.sa_sigaction = on_fault;
-  struct sigaction before;
-  sigaction(SIGSEGV, &action, &before);
-  if (before.sa_sigaction != on_fault) {
-    handler_before = before;
-  }
-  device_memory.allow(PROT_NONE);
 }
