@@ -237,6 +237,19 @@ def test_hot_and_cold_differ(gpu: Device) -> None:
     assert cold.cold_l2 and not hot.cold_l2 and hot.median_ms < 0.9 * cold.median_ms
 
 
+def test_each_sample_has_the_clock_of_its_batch(gpu: Device) -> None:
+    require(timing.sm_clock("cuda:0"), "NVML does not say the clock here")
+    x = torch.randn(1 << 22, device="cuda")
+    measured = timing.measure(lambda: x.copy_(x), device="cuda:0", effort="normal")
+    begin = time.perf_counter()
+    for _ in range(100):
+        timing.sm_clock("cuda:0")
+    reading_ms = 10 * (time.perf_counter() - begin)
+    print(f"{sorted(set(measured.clocks))} MHz at {len(measured.samples)} samples; a reading takes {reading_ms:.3f} ms")
+    assert len(measured.clocks) == len(measured.samples) and all(200 < mhz < 4000 for mhz in measured.clocks)
+    assert reading_ms < 5, "a batch takes 50 ms"
+
+
 def test_a_busy_host_does_not_lengthen_a_kernel(gpu: Device) -> None:
     """Four launches of some 10 us each: a host without a free core takes longer to enqueue them than the device to run them."""
     x = torch.randn(1 << 22, device="cuda")

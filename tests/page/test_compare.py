@@ -189,15 +189,23 @@ def test_samples_are_drawn_in_the_order_taken_and_the_clocks_are_told(tmp_path) 
     values = [1.0 + 0.001 * i for i in range(100)]
     blob = session.put_blob(json.dumps(values).encode())
     one = trial("mine", 1.05, flags=("throttled",))
-    session.append(replace(one, kernel_ms=replace(one.kernel_ms, samples=100, samples_blob=blob, dropped=7)))
-    found, = session.trials()
+    timing = replace(one.kernel_ms, samples=100, samples_blob=blob, dropped=7)
+    clocks = [1980] * 60 + [1755] * 40
+    session.append(replace(one, kernel_ms=timing))
+    session.append(replace(one, kernel_ms=timing, blobs={"clocks": session.put_blob(json.dumps(clocks).encode())}))
+    found, clocked = session.trials()
     figure = compare_plots.samples_over_time([found, trial("without", 1.0)], ["mine", "without"])
     trace, = figure.data
     assert list(trace.y) == values and list(trace.x) == list(range(1, 101)) and figure.layout.yaxis.type == "log"
     words = compare_plots.steadiness(found)
     assert "the last tenth takes 9.0 % longer than the first" in words and "7 more were dropped" in words
     assert "lowered its clocks during some samples" in words
-    assert compare_plots.samples_over_time([trial("without", 1.0)], ["x"]) is None
+    assert compare_plots.samples_over_time([trial("without", 1.0)], ["x"]) is None and "SM clock" not in words
+    assert "SM clock 1\u202f755 to 1\u202f980 MHz" in compare_plots.steadiness(clocked)
+    both = compare_plots.samples_over_time([found, clocked], ["mine", "clocked"])
+    assert [(t.mode, t.yaxis) for t in both.data] == [("markers", "y"), ("markers", "y"), ("lines", "y2")]
+    assert list(both.data[2].y) == clocks and both.data[2].line.color == both.data[1].marker.color
+    assert both.layout.yaxis2.title.text == "SM clock, MHz" and both.layout.xaxis2.title.text == "sample, in order taken"
 
 
 def test_what_a_report_says_is_escaped(tmp_path) -> None:

@@ -146,6 +146,7 @@ class Judged(Outcome):
     where: WrongValues | None = None                          # filled in later, from the reply to an `ExplainOrder`
     kernel_ms: Timing | None = None
     samples: tuple[float, ...] = ()
+    clocks: tuple[int, ...] = ()                              # MHz, one for each sample; () where they are not known
     memory: dict[str, int] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     restart: bool = False
@@ -178,6 +179,7 @@ class Baseline(Outcome):
     errors: dict[str, Errors] = field(default_factory=dict)
     kernel_ms: Timing | None = None
     samples: tuple[float, ...] = ()
+    clocks: tuple[int, ...] = ()
     flags: tuple[str, ...] = ()
 
 

@@ -18,7 +18,7 @@ from ...core.presets import PRESETS, called
 from ...core.roofline import Ceilings, memory_seconds
 from ...core.trial import Trial
 from ...core.verdict import SAME, UNSURE
-from ..sessions.files import samples_of
+from ..sessions.files import clocks_of, samples_of
 from . import report
 from .plots import CATEGORIES, DARK, LIGHT, SYMBOLS, style, time_label
 
@@ -179,31 +179,43 @@ def dots(pairs: Sequence[report.Pair], names: Sequence[str], *, mode: str = "lig
 
 
 def samples_over_time(trials: Sequence[Trial], names: Sequence[str], *, mode: str = "light") -> go.Figure | None:
-    """The samples of each trial in the order taken, on a log axis; None where no session holds them."""
-    figure = go.Figure()
+    """The samples of each trial in the order taken, on a log axis, and below them the GPU's clock where it was recorded; None
+    where no session holds samples."""
     colours = CATEGORIES["dark" if mode == "dark" else "light"]
-    for i, (one, name) in enumerate(zip(trials, names, strict=True)):
-        values = samples_of(one.kernel_ms) if one.kernel_ms else ()
-        if values:
-            step = ceil(len(values) / _MOST_SAMPLES)
-            figure.add_trace(go.Scatter(
-                x=list(range(1, len(values) + 1, step)), y=list(values[::step]), mode="markers", name=name,
-                marker={"size": 5, "color": colours[i % len(colours)], "symbol": SYMBOLS[i % len(SYMBOLS)], "opacity": 0.75},
-                hovertemplate=f"{name}<br>sample %{{x}}: %{{y:.4g}} ms<extra></extra>"))
-    if not figure.data:
+    found = [(name, values, clocks_of(one), colours[i % len(colours)], SYMBOLS[i % len(SYMBOLS)])
+             for i, (one, name) in enumerate(zip(trials, names, strict=True))
+             if (values := samples_of(one.kernel_ms) if one.kernel_ms else ())]
+    if not found:
         return None
-    style(figure, height=300, mode=mode, top=10 + 20 * len(figure.data))
-    lowest, highest = (f(v for trace in figure.data for v in trace.y) for f in (min, max))
+    rows = 2 if any(clocks for _, _, clocks, *_ in found) else 1
+    figure = make_subplots(rows, 1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.72, 0.28][:rows])
+    for name, values, clocks, colour, symbol in found:
+        step = ceil(len(values) / _MOST_SAMPLES)
+        places = list(range(1, len(values) + 1, step))
+        figure.add_trace(go.Scatter(
+            x=places, y=list(values[::step]), mode="markers", name=name, marker={"size": 5, "color": colour, "symbol": symbol,
+                                                                                 "opacity": 0.75},
+            hovertemplate=f"{name}<br>sample %{{x}}: %{{y:.4g}} ms<extra></extra>"), row=1, col=1)
+        if clocks:
+            figure.add_trace(go.Scatter(
+                x=places, y=list(clocks[::step]), mode="lines", name=name, showlegend=False,
+                line={"color": colour, "width": 1.5, "shape": "hv"},
+                hovertemplate=f"{name}<br>sample %{{x}}: SM clock %{{y}} MHz<extra></extra>"), row=2, col=1)
+    style(figure, height=300 if rows == 1 else 400, mode=mode, top=10 + 20 * len(found))
+    lowest, highest = (f(v for _, values, *_ in found for v in values) for f in (min, max))
     steps = _ms_ticks(lowest / 1.1, highest * 1.1)
     figure.update_layout(showlegend=True, legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"})
-    figure.update_xaxes(title_text="sample, in order taken")
+    figure.update_xaxes(title_text="sample, in order taken", row=rows, col=1)
     figure.update_yaxes(type="log", title_text="ms, log scale", range=[log10(lowest / 1.1), log10(highest * 1.1)],
-                        tickvals=steps, ticktext=list(map(time_label, steps)))
+                        tickvals=steps, ticktext=list(map(time_label, steps)), row=1, col=1)
+    if rows == 2:
+        known = [mhz for _, _, clocks, *_ in found for mhz in clocks]
+        figure.update_yaxes(title_text="SM clock, MHz", range=[0.95 * min(known), 1.02 * max(known)], nticks=4, row=2, col=1)
     return figure
 
 
 def steadiness(trial: Trial) -> str:
-    """ "600 samples, ±0.4 %; the last tenth takes 1.2 % longer than the first; 12 more were dropped because ..." """
+    """ "600 samples, ±0.4 %; the last tenth takes 1.2 % longer than the first; SM clock 1 755 to 1 980 MHz" """
     timing = trial.kernel_ms
     if timing is None:
         return "not timed"
@@ -214,6 +226,9 @@ def steadiness(trial: Trial) -> str:
         change = median(values[-tenth:]) / median(values[:tenth]) - 1
         words.append(f"the last tenth takes {numbers.share(abs(change), decimals=1)} {'longer' if change > 0 else 'less'} "
                      "than the first")
+    if clocks := clocks_of(trial):
+        low, high = numbers.count(int(min(clocks))), numbers.count(int(max(clocks)))
+        words.append(f"SM clock {low} MHz" if low == high else f"SM clock {low} to {high} MHz")
     if timing.dropped:
         words.append(f"{numbers.count(timing.dropped)} more were dropped because the GPU lowered its clocks")
     if "throttled" in trial.flags:

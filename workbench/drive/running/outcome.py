@@ -99,8 +99,7 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
         blobs["template"] = session.put_blob(candidate.variant.text.encode())
     if log and log.is_file():
         blobs["log"] = session.put_blob(portable(log.read_text(errors="replace")).encode())
-    if judged.samples:
-        blobs["samples"] = session.put_blob(json.dumps(judged.samples).encode())
+    blobs |= _sampled(session, judged)
     if judged.where:
         blobs["wrong"] = session.put_blob(to_json(judged.where).encode())
     alone = emulated_flags(candidate.compile_flags)
@@ -133,14 +132,20 @@ def portable(log: str) -> str:
 
 def baseline_trial(session: Session, run: Run, measured: Baseline) -> Trial:
     """One way PyTorch has of doing one direction."""
-    blobs = {"samples": session.put_blob(json.dumps(measured.samples).encode())} if measured.samples else {}
+    blobs = _sampled(session, measured)
     return Trial(
         trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="baseline", name=measured.name,
         direction=measured.direction, precision=measured.precision, workload=run.request.workload,
         device=run.known_device.recorded, status=measured.status, headline=measured.headline, advice=measured.advice,
         errors=measured.errors, kernel_ms=_timing(measured.kernel_ms, blobs.get("samples", ""), session), blobs=blobs,
-        environment=environment_here(), flags=measured.flags, detail=measured.detail,
+        environment=environment_here(), flags=measured.flags, detail=measured.detail, kept_in=str(session.path),
         command=baseline_command(run.request.workload, _name(run.known_device), measured.direction, run.request.options))
+
+
+def _sampled(session: Session, measured: Judged | Baseline) -> dict[str, str]:
+    """The blobs of the samples and of the GPU's clock at each."""
+    return {name: session.put_blob(json.dumps(values).encode())
+            for name, values in (("samples", measured.samples), ("clocks", measured.clocks)) if values}
 
 
 def module_trials(session: Session, run: Run, result: ModuleJudged, *, recipe: dict[str, Candidate], text: str) -> list[Trial]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from ...core.trial import Timing
+from ...core.trial import Timing, Trial
 
 TRIALS, EVENTS, BLOBS = "trials.jsonl", "events.jsonl", "blobs"
 _END_BYTES = 8192                     # where the newest trial's time stands: two lines at most
@@ -82,6 +82,12 @@ def samples_of(timing: Timing) -> tuple[float, ...]:
     if not timing.samples_blob or not timing.samples_in:
         return ()
     return _samples(timing.samples_in, timing.samples_blob)
+
+
+def clocks_of(trial: Trial) -> tuple[float, ...]:
+    """The SM clock in MHz at each of the samples; () where the trial or its session does not hold them."""
+    name = trial.blobs.get("clocks", "")
+    return _samples(trial.kept_in, name) if name and trial.kept_in else ()
 
 
 @lru_cache(maxsize=4096)

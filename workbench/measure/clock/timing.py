@@ -63,11 +63,13 @@ class Watch:
 
 @dataclass
 class Measurement:
-    """Samples are in ms, in the order they were taken."""
+    """Samples are in ms, in the order they were taken. `clocks`: for each sample the GPU's SM clock in MHz at the end of its
+    batch; empty where NVML does not say it."""
 
     timing: Timing
     samples: list[float]
     flags: list[str] = field(default_factory=list)
+    clocks: list[int] = field(default_factory=list)
 
 
 # more than seven: the ways in which one launch may be timed
@@ -178,6 +180,7 @@ def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: f
     samples: list[list[float]] = [[] for _ in runs]
     host_ms: list[float] = []
     slowed: list[bool] = []
+    clocks: list[float] = []
     head_start = _HEAD_START
     begin = time.perf_counter()
     for run in (*runs, *runs, *runs):  # clocks rise, instruction cache and TLB fill
@@ -199,19 +202,20 @@ def _measure_cuda(runs: Sequence[Callable[[], None]], effort: Effort, limit_s: f
                 samples[sample.which].append(sample.first.elapsed_time(sample.last))
                 host_ms += [sample.host_ms] if sample.which == 0 else []
         slowed += [slowed_down(device)] * len(in_time)
+        clocks += [sm_clock(device)] * len(in_time)
         for watch in watches:
             watch.after()
         stop = _why_stop(samples, effort, begin, wall_s, to_beat_ms) if samples[0] else ""
         # Of random length, because the last launch of a batch is compared, and a kernel must not know it.
         batch = max(1, min(100, round(_BATCH_MS / max(one_ms, 1e-3) * random.uniform(0.7, 1.3))))
-    kept, dropped = without_slow(samples, slowed, effort.least)
+    (*kept, clocks), dropped = without_slow([*samples, clocks], slowed, effort.least)
     flags = ["throttled"] if any(slowed) else []
     if host_pays and quantile(sorted(host / device for host, device in zip(host_ms, samples[0], strict=True)),
                               0.5) > _HOST_SHARE:
         flags.append("launch_bound")
     return [Measurement(summary(one, stop=stop, cold_l2=cold_l2, dropped=dropped), one,
-                        [*flags, *(["too_small"] if quantile(sorted(one), 0.5) < TOO_SMALL_MS else [])])
-            for one in kept]
+                        [*flags, *(["too_small"] if quantile(sorted(one), 0.5) < TOO_SMALL_MS else [])],
+                        [round(mhz) for mhz in clocks] if all(clocks) else []) for one in kept]
 
 
 @dataclass(frozen=True)
@@ -306,6 +310,18 @@ def slowed_down(device: str) -> bool:
         return bool(library.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & _SLOWED_DOWN)
     except library.NVMLError:
         return False
+
+
+def sm_clock(device: str) -> int:
+    """The clock of the GPU's multiprocessors just now, in MHz; 0 where NVML does not say it."""
+    nvml = _nvml(torch.device(device).index or 0) if device != "cpu" else None
+    if nvml is None:
+        return 0
+    library, handle = nvml
+    try:
+        return int(library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM))
+    except library.NVMLError:
+        return 0
 
 
 @lru_cache(maxsize=16)

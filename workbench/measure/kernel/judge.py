@@ -125,7 +125,7 @@ def _at_given_size(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
     if order.device != "cpu" and implausible(median_ms, order.floor_ms, cold_l2=order.cold_l2, l2=l2,
                                              traffic_bytes=stage.peak_bytes - stage.workspace_bytes):
         raise findings.implausible(median_ms, order.floor_ms or 0.0)
-    return replace(right, kernel_ms=measured.timing, samples=tuple(measured.samples))
+    return replace(right, kernel_ms=measured.timing, samples=tuple(measured.samples), clocks=tuple(measured.clocks))
 
 
 @contextmanager

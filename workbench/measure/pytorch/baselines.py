@@ -149,7 +149,8 @@ class _Direction:
             "replayed": replayed, "drop_in": way.drop_in, "pid": os.getpid(), "allow_tf32": cudnn.allow_tf32,
             "cudnn_benchmark": cudnn.benchmark})
         return Baseline(name=way.name, direction=self._direction, precision=precision, kernel_ms=measured.timing,
-                        samples=tuple(measured.samples), errors=errors, flags=tuple(f for f in flags if f != "emulated"),
+                        samples=tuple(measured.samples), clocks=tuple(measured.clocks), errors=errors,
+                        flags=tuple(f for f in flags if f != "emulated"),
                         status=Status.OK, headline="PyTorch, measured in the same run.", detail=detail)
 
     def _timed(self, run: Callable[[], Any], way: Way, precision: str, replayed: bool) -> tuple[timing.Measurement, bool]:
