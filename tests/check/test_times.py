@@ -120,7 +120,7 @@ def test_turns_end_early_only_for_a_clear_winner() -> None:
 def test_a_looser_pytorch_alone_is_no_one_to_beat() -> None:
     times = timed(found(0.26, "ieee", ("default", 1.62, "tf32")), "forward", KB81, H200)
     assert times.against == "" and times.verdict == ""
-    assert check_times.sentence("forward", times) == "forward: no PyTorch mode of its precision to compare with"
+    assert check_times.sentence("forward", times) == "forward: there is no PyTorch mode of the file's precision to compare with"
 
 
 def test_the_floor_stands_beside_and_below_it_nothing_counts() -> None:

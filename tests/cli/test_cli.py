@@ -192,7 +192,7 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path
     (["run", "--preset", "kb74/small", "--variant", "naive"], "There is no variant 'naive'"),
     (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=77"], "BLOCK=77 is not offered"),
     (["run", "--preset", "kb74/small", "--set", "BLOCK"], "cannot be read"),
-    (["run", "--preset", "kb74/small", "--precision", "fp16"], "does not go with float32"),
+    (["run", "--preset", "kb74/small", "--precision", "fp16"], "float32 does not have the precision 'fp16'"),
     (["run", "--preset", "kb74/small", "--device", "cuda:9"], "not on this machine"),
     (["run"], "Give --preset or --layer: the layer to run on."),
     (["shw"], "There is no verb 'shw'; did you mean show?"),

@@ -218,9 +218,9 @@ def test_the_static_reading_stands_in_its_place_beside_a_profile_that_was_kept(t
     assert "no trial 'ffff'" in here("profile", "none:ffff", sessions=tmp_path).stderr
     if not (find_toolchain().nvcc and find_toolchain().nvdisasm):
         print("no nvcc or nvdisasm: only what the text says of it is tested")
-        assert "No static reading either: No nv" in told.stdout
+        assert "No static analysis: No nv" in told.stdout
         return
-    assert "The static reading stands in their place. " in told.stdout and "of naive_gather" in none["static"]["sentence"]
+    assert "A static analysis of the machine code is shown" in told.stdout and "of naive_gather" in none["static"]["sentence"]
 
 
 def test_the_button_has_it_counted_and_shows_it_when_it_is_done(there, ncu, monkeypatch, tmp_path) -> None:

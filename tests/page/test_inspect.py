@@ -277,7 +277,7 @@ def test_a_profile_is_shown_with_what_each_metric_means_beside_another_trials(tm
     while "RUNNING" in (text := unescape("\n".join(element.body for element in at.get("html")))) and time.monotonic() < end:
         time.sleep(0.3)
         at.run()
-    assert "No counters: The trial ran on" in text and "No static reading either: " in text
+    assert "No counters: The trial ran on" in text and "No static analysis: " in text
 
 
 def markup(at: AppTest) -> str:

@@ -125,7 +125,7 @@ def test_on_the_cpu_no_layer_is_faster(runner: Runner) -> None:
     row = report.layers[0]
     assert row.status == "OK" and row.reason == "Right on the emulator; not timed there."
     words = text.report_text(report)
-    assert words.startswith("SKIPPED  Odd: Nothing is patched: 0 of 3 layers.") and "With --keep right" in words
+    assert words.startswith("SKIPPED  Odd: Nothing is patched: 0 of 3 layers.") and "give --keep right" in words
     assert "F.conv_transpose1d  models.py, line" in words and "(1 call a step)" in words
 
 

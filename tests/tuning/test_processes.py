@@ -141,7 +141,7 @@ def test_an_interrupt_prints_the_best_so_far_and_how_to_go_on(number: int, tmp_p
     process.send_signal(number)
     told, said = process.communicate(timeout=300)
     assert process.returncode == 130, said
-    assert "Stopped before the best were timed again" in told and " ieee BLOCK=" in told
+    assert "The tune stopped before the finals" in told and " ieee BLOCK=" in told
     assert said.splitlines()[-1].endswith("python -m workbench tune --resume one"), said
 
 
@@ -182,7 +182,7 @@ def test_time_of_other_runs_of_the_session_does_not_count(tmp_path: Path) -> Non
 
 
 def test_a_suite_needs_a_limit_and_known_classes() -> None:
-    with pytest.raises(BadRequest, match="needs --minutes or --trials"):
+    with pytest.raises(BadRequest, match="needs a limit"):
         BatchRequest("models", REQUEST)
     with pytest.raises(BadRequest, match="minutes is 0; give a number above 0"):
         BatchRequest("models", REQUEST, minutes=0)

@@ -354,7 +354,7 @@ def test_when_all_finalists_fall_there_is_no_winner(tmp_path: Path, right: list[
     monkeypatch.setattr("workbench.drive.tuning.tune.finals", lambda *given, **more: (None, [wrong]))
     result = tune(ON_GPU, session, Canned(gpu_of(one)))
     assert not result.winners and result.failures == {"forward": {"MISMATCH": 1}}
-    assert text.result(result).startswith("forward: no candidate is right; 1 MISMATCH.\n  Right in the search, and wrong ")
+    assert text.result(result).startswith("forward: no candidate is right; 1 MISMATCH.\n  Candidates that were right in ")
     assert exit_code(result) == exit_codes.WRONG
     assert tune(ON_GPU, session, Canned(gpu_of(one)), with_finals=False).winners, "before the finals it is the best so far"
 

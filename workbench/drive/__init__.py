@@ -1,4 +1,4 @@
-"""The parent side: it starts workers, gives them orders and keeps what they send back. No torch.
+"""The parent process: it starts workers, sends them orders and keeps their replies. No torch.
 
 `running/`       a run, from its request to its last trial
 `sessions/`      the folder in which trials are kept

@@ -28,14 +28,15 @@ from ..sessions.session import Session
 from .defaults import default_precision, defaults_of
 
 DERIVED_ARCHS = ("sm_80",)
-_TIMEOUT_S = 300.0        # of one question to nvcc
+_TIMEOUT_S = 300.0        # limit of one call of nvcc
 _Key = tuple[str, str, str, str, str]  # arch, preset or layer, direction, dtype, memory format
-_WORTH_KNOWING = 1.5     # times the best: slower variants are left out, unless they are the best of their precision
+_WORTH_KNOWING = 1.5     # slower variants, relative to the best, are left out, except the best of each precision
 
 
 @dataclass(frozen=True)
 class Baselines:
-    """PyTorch's times by session, because times of two sessions are not compared; its defaults from all of them."""
+    """PyTorch's trials. Times are kept by session, because times of two sessions are not compared. `defaults` are those of all
+    sessions."""
 
     defaults: list[Trial]
     of_session: dict[str, list[Trial]] = field(default_factory=dict)
@@ -48,10 +49,10 @@ class Nvcc:
         self.problem = nvcc_problem(find_toolchain(), None)  # why there is none, or None
         self._folder = tempfile.TemporaryDirectory(prefix="kernel-workbench-")
         self._pool = BuildPool(Path(self._folder.name))
-        self.size = self._pool.size  # callers that it serves at once
+        self.size = self._pool.size  # how many calls it handles at the same time
 
     def spills(self, candidate: Candidate, arch: str) -> int | None:
-        """Bytes that a thread stores beside its registers; None where nvcc is not there or refuses the source."""
+        """Bytes of spilled registers per thread; None without nvcc, or if nvcc rejects the source."""
         if self.problem:
             return None
         answer = self._pool.resources_of(render(candidate), [arch], timeout_s=_TIMEOUT_S)
@@ -68,7 +69,7 @@ class Nvcc:
 def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
     """Make the entries and write the file. Entries of cells that are not in the sessions stay in it. Returns the new ones.
 
-    Raises `BadRequest` when no session has a GPU time, or when there is no nvcc to compile for the GPUs nobody measured.
+    Raises `BadRequest` if no session has a GPU time, or if nvcc is missing, which compiles for the GPUs that were not measured.
     """
     with Nvcc() as nvcc:
         if nvcc.problem:
@@ -88,8 +89,8 @@ def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
 
 
 def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
-    """Entries from every right candidate that was timed on a GPU, on the largest tensors its preset or layer was run with,
-    and that does not spill there."""
+    """The entries of all sessions. They come from right candidates that were timed on a GPU, with the largest tensors on which
+    their preset or layer was run. For GPUs that were not measured, only candidates without spills count."""
     sessions = list(sessions)
     cells: dict[_Key, list[tuple[Trial, Session]]] = {}
     baselines = Baselines(defaults_of(sessions))
@@ -119,7 +120,8 @@ def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
 
 def _of_cell(trials: list[tuple[Trial, Session]], baselines: Baselines, precision_class: str, *,
              arch: str = "") -> list[BestKnown]:
-    """The best config of every variant and precision; of those the ones worth knowing."""
+    """The best config of each variant and precision, without those that are much slower than the best (see `_WORTH_KNOWING`).
+    """
     best: dict[tuple[str, str], tuple[Trial, Session]] = {}
     for trial, session in sorted(trials, key=lambda pair: pair[0].kernel_median_ms):
         best.setdefault((trial.name, trial.precision), (trial, session))
@@ -134,8 +136,8 @@ def _of_cell(trials: list[tuple[Trial, Session]], baselines: Baselines, precisio
 
 def _derived(cells: dict[_Key, list[tuple[Trial, Session]]], baselines: Baselines, arch: str, nvcc: Nvcc
                ) -> list[BestKnown]:
-    """Entries for a GPU that was not measured. For each cell: of the trials on the nearest newer GPU, the fastest one that can
-    run there and that nvcc compiles for it without spills."""
+    """Entries for a GPU that was not measured. For each cell, only trials on the nearest newer GPU count. Of these the fastest
+    one is taken that can run on the unmeasured GPU and that nvcc compiles for it without spills."""
     def fastest(trials: list[tuple[Trial, Session]]) -> list[tuple[Trial, Session]]:
         ranked = sorted(trials, key=lambda pair: pair[0].kernel_median_ms)
         return next(([pair] for pair in ranked if runs_there(pair[0], arch, nvcc)), [])
@@ -189,7 +191,7 @@ def _two_digits(value: float | None) -> float | None:
 
 
 def _recorded_spills(trial: Trial, candidate: Candidate, arch: str) -> int | None:
-    """Bytes that a thread stores beside its registers, as the trial has recorded it; None where it has not."""
+    """Bytes of spilled registers per thread as recorded in the trial; None if they were not recorded."""
     return _most(trial.resources.get(candidate.variant.arch or arch))
 
 

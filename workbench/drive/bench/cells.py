@@ -22,10 +22,10 @@ from .plan import dtype_of
 NOTE = "bench_note"
 Group = tuple[str, str, str, str]               # suite, memory format, class, GPU
 # The targets for the full size on a GPU.
-_TWICE = ("kb64", "kb74", "kb81")               # every direction: at most max(baseline / 2, floor / 0.65)
+_TWICE = ("kb64", "kb74", "kb81")               # our time in every direction must be at most max(baseline / 2, floor / 0.65)
 _FOUR_TIMES = ("kb72", "kb73", "kb75", "kb77", "kb79", "kb81")  # forward
-_ERROR = {"ieee": 3e-6}                         # relative L2 to float64
-_ERROR_TF32 = 1.1                               # times what cuDNN's own TF32 has in the same cell
+_ERROR = {"ieee": 3e-6}                         # the largest relative L2 error to float64
+_ERROR_TF32 = 1.1                               # in TF32: largest error / error of cuDNN's TF32 in the same cell
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Wanted:
 
     @property
     def group(self) -> tuple[str, str, str]:
-        """What one table is about, but for the GPU: suite, memory format, class."""
+        """Its table, without the GPU: suite, memory format, class."""
         return PRESETS[self.preset].suite, self.memory_format, self.precision
 
 
@@ -54,17 +54,17 @@ class Cell:
     verdict: Verdict | None       # None for emulated times and without a baseline
     floor: Floor | None
     candidates: tuple[Trial, ...]
-    missed: tuple[str, ...]       # clauses: which target, and why
+    missed: tuple[str, ...]       # one clause for each missed target
     note: str = ""                # a sentence that a person wrote about it (bench --note)
-    session: str = ""             # whose times these are
-    strongest: Trial | None = None            # of any formulation in PyTorch; None where they were not asked
+    session: str = ""             # the session that has the times
+    strongest: Trial | None = None            # fastest of all formulations in PyTorch; None if they were not measured
     strongest_verdict: Verdict | None = None
     unconverted: Trial | None = None          # PyTorch with all tensors in channels_last before and after
-    gpu: str = ""                             # that its session ran on; "" if on the emulator alone
+    gpu: str = ""                             # the GPU of its session; "" if it ran only on the emulator
 
     @property
     def group(self) -> Group:
-        """What its table is about."""
+        """Its table: suite, memory format, class, GPU."""
         return (*self.name.group, self.gpu)
 
     @property
@@ -111,15 +111,15 @@ class Summary:
     missed: int
     ratio: float | None
     of_floor: float | None
-    strongest: float | None = None    # ratio, over the cells whose formulations were asked: `asked`
+    strongest: float | None = None    # mean ratio over the `asked` cells whose formulations were measured
     asked: int = 0
     left: int = 0                     # cells slower than PyTorch
-    with_left: float | None = None    # ratio, where PyTorch computes those
+    with_left: float | None = None    # mean ratio if PyTorch computes the `left` cells
 
 
 def wanted_of(sessions: Iterable[Session], *, of_all_variants: bool = False) -> list[Wanted]:
-    """The cells that the sessions' benches are about, in the order of the suite. Empty for sessions without a bench, and
-    for those of PyTorch's defaults alone: no candidate competes there. `of_all_variants` leaves out benches of named ones."""
+    """The cells of the benches in these sessions, in the order of the suite. A session without a bench has none; nor has a
+    bench of only PyTorch's defaults, because it has no candidates. `of_all_variants` leaves out benches of named variants."""
     found = {Wanted(layer, event["size"], direction, event["precision"], event.get("memory_format", CONTIGUOUS))
              for session in sessions for event in session.events() if event.get("event") == EVENT and not event.get("defaults")
              and not (of_all_variants and event.get("variants"))
@@ -136,8 +136,8 @@ def holds_bench(session: Session) -> bool:
 
 
 def cells_of(sessions: Sequence[Session]) -> list[Cell]:
-    """The cells of some sessions, GPU by GPU: times of two GPUs are not compared. The GPU with most cells comes first, and
-    shows emulated cells as well."""
+    """The cells of some sessions, separately for each GPU, because times of two GPUs are not compared. The GPU with the most
+    cells comes first. Emulated cells are listed with it."""
     of_gpu: dict[str, list[Session]] = {}
     for session in sessions:
         of_gpu.setdefault(_gpu_of(session), []).append(session)
@@ -152,10 +152,10 @@ def _gpu_of(session: Session) -> str:
 
 
 def _cells(sessions: Sequence[Session]) -> list[Cell]:
-    """The cells of sessions of one GPU. A cell comes from the latest one whose bench was about it and found a right candidate,
-    PyTorch's time as well: times of two sessions are not compared, and the best of several days is nobody's time. Trials
-    of a GPU hide emulated ones of the same cell. A bench of named variants gives a cell only if it is faster than the latest
-    bench of all. Both gradients at once are a cell only where a variant computes them."""
+    """The cells of sessions of one GPU. All times of a cell, also PyTorch's, come from one session: the latest whose bench
+    covers the cell and found a right candidate. Times of several sessions are not mixed. Trials on a GPU hide emulated ones of
+    the same cell. A bench of named variants gives a cell only if its time is less than that of the latest bench of all
+    variants. `backward` is a cell only if a variant computes it."""
     trials = [(_by_layer(session), set(wanted_of([session])), set(wanted_of([session], of_all_variants=True)), session.name)
               for session in sessions]
     notes = {(e["preset"], e["direction"], e["precision"], e.get("memory_format", CONTIGUOUS)): e["text"]
@@ -175,7 +175,8 @@ def _cells(sessions: Sequence[Session]) -> list[Cell]:
 
 
 def _shown(made: Sequence[Cell], of_all: Sequence[Cell]) -> Cell:
-    """The one of several sessions: the latest, if it is not of named variants and slower than the latest of all variants."""
+    """The cell that is shown, of those from several sessions. It is the latest one; but if that is from a bench of named
+    variants and not faster, it is the latest one from a bench of all variants."""
     latest, whole = max(made, key=_rank), max(of_all, key=_rank, default=None)
     if whole is None or whole.ms is None or latest.ms is None or whole.emulated != latest.emulated:
         return latest
@@ -217,7 +218,7 @@ def cell(name: Wanted, trials: Iterable[Trial], *, note: str = "") -> Cell:
 
 
 def class_floor(workload: Workload, direction: str, precision: str, gpu_name: str) -> Floor | None:
-    """The lowest floor of any precision that the class admits, on that GPU."""
+    """The lowest floor on that GPU, of all precisions that belong to the class."""
     ceilings = ceilings_of(gpu_name)
     found = [f for p in CLASSES[precision] if (f := floor(workload, direction, p, ceilings))]
     return min(found, key=lambda f: f.ms, default=None)
@@ -232,7 +233,8 @@ def groups_of(cells: Iterable[Cell]) -> dict[Group, list[Cell]]:
 
 
 def summary(cells: Sequence[Cell], precision: str) -> Summary:
-    """The geometric means of a class; `backward` is not among its cells, because it is two of them together."""
+    """The geometric means of a class. `backward` does not count as a cell, because it consists of both gradients, which are
+    cells."""
     mine = [c for c in cells if c.name.precision == precision and c.name.direction in DIRECTIONS]
     ratios = [c.ratio for c in mine if c.ratio]
     shares = [c.of_floor for c in mine if c.of_floor]
@@ -242,7 +244,8 @@ def summary(cells: Sequence[Cell], precision: str) -> Summary:
 
 
 def _strongest(baselines: report.Baselines, best: Trial, name: Wanted) -> Trial | None:
-    """In the class ieee three TF32 products of PyTorch's compete with three of ours, not with fp32."""
+    """The strongest PyTorch. In the class ieee, PyTorch's split TF32 products count only against our tf32x3 kernels, not
+    against our fp32 kernels."""
     return report.strongest_baseline(baselines, best if name.precision == "ieee" else replace(best, precision=name.precision))
 
 

@@ -1,8 +1,8 @@
-"""Two defaults, as sessions recorded them: the precision in which PyTorch computes a direction with no switch changed, and
-the default config of the fastest variant beside its best config.
+"""Two kinds of defaults, as sessions recorded them: the precision in which PyTorch computes a direction with its default
+settings, and the default config of the fastest variant, compared with its best config.
 
 cuDNN keeps the algorithm that it chose first for a problem, whatever `cudnn.benchmark` says later, and algorithms differ in
-precision. So only baselines that had a process of their own show the default.
+precision. So only baselines that ran in their own process show PyTorch's default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..sessions.session import Session
 
 
 def defaults_of(sessions: Iterable[Session]) -> list[Trial]:
-    """The newest baseline of each workload, direction and device that ran in a process of its own."""
+    """The newest baseline of each workload, direction and device that ran in its own process."""
     found: dict[tuple[str, str, str], Trial] = {}
     for session in sessions:
         for trial in session.trials():
@@ -44,7 +44,7 @@ def default_precision(defaults: Iterable[Trial], trial: Trial) -> str:
 
 
 def defaults_table(defaults: Iterable[Trial]) -> str:
-    """One line for each: the layer, the direction, what it was computed in, by which kernel, in which time."""
+    """One line for each baseline: layer, direction, precision, time, and the kernel that took the longest."""
     rows = [("layer", "direction", "computed in", "median, ms", "longest kernel")]
     for trial in defaults:
         kernels = trial.detail.kernels or (trial.headline,)
@@ -62,13 +62,13 @@ class DefaultConfig:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as long the default takes."""
+        """The default's time divided by the best config's time."""
         return self.default.kernel_median_ms / self.best.kernel_median_ms if self.default else None
 
 
 def default_configs(sessions: Iterable[Session]) -> list[DefaultConfig]:
-    """For every cell with a GPU time. Times of two sessions are not compared: where several hold a cell, it comes from one that
-    timed the default, else from one that timed most of its candidates. Variants that are gone do not count."""
+    """For every cell with a GPU time. Times of two sessions are not compared. If several sessions have a cell, it comes from
+    one that timed the default, else from the one that timed the most candidates. Variants that no longer exist do not count."""
     chosen: dict[tuple[str, ...], tuple[tuple[bool, int], DefaultConfig]] = {}
     for session in sessions:
         cells: dict[tuple[str, ...], list[Trial]] = {}
@@ -87,7 +87,7 @@ def default_configs(sessions: Iterable[Session]) -> list[DefaultConfig]:
 
 
 def default_configs_table(found: Iterable[DefaultConfig]) -> str:
-    """The cells in which the default is not the best config, and how many there are of each kind."""
+    """The cells in which the default is not the best config, and the number of cells of each kind."""
     found = list(found)
     other = [one for one in found if one.default is not one.best]
     timed = sorted((one for one in other if one.ratio), key=lambda one: -(one.ratio or 0))
@@ -106,7 +106,7 @@ def default_configs_table(found: Iterable[DefaultConfig]) -> str:
 
 
 def _config(trial: Trial) -> dict[str, int] | None:
-    """None where the variant is gone, and for a fork, which is no variant."""
+    """The trial's config; None if the variant no longer exists, and for a fork."""
     try:
         return find(trial.name, trial.direction).config(trial.tunables)
     except BadRequest:

@@ -1,4 +1,4 @@
-"""Runs a plan: ordinary trials are written into a session. What the session has already is not run again.
+"""Runs a plan. It writes ordinary trials into a session, and does not repeat those that the session has already.
 
 Each job is an ordinary run. A bench only chooses the next job, by what `BuildAhead` has built.
 """
@@ -33,12 +33,12 @@ from .plan import BenchPlan, Job
 from .prebuild import BuildAhead, compile_ahead, units_of
 
 _POLL_S = 0.1
-_SILENT_S = 10.0            # five heartbeats: a run that says nothing for so long was killed
+_SILENT_S = 10.0            # five heartbeats: a run without an event for this time was killed
 _BUILD_TIMEOUT_S = 580.0
 _RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
-_MOST_BUILD_WORKERS = 12   # each is a Python with torch and an nvcc: about 1.5 GB
+_MOST_BUILD_WORKERS = 12   # each build process has torch and runs nvcc: about 1.5 GB
 _BEFORE: dict[str, Any] = {"defaults": False, "memory_format": CONTIGUOUS, "variants": []}  # keys that older sessions lack
-EVENT = "bench"          # one in the session for every plan that was begun; the table's cells are those of candidates
+EVENT = "bench"          # the session has one for each started plan; only plans with candidates have cells in the table
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,15 @@ class Bench:
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """End the compilers and the kernel under way, from another thread; finished trials are kept."""
+        """End the running compilers and the running kernel. It is called from another thread. Finished trials are kept."""
         self._stop.set()
 
     def _over(self) -> bool:
         return self._stop.is_set() or time.monotonic() >= self._deadline
 
     def run(self, *, time_limit_s: float | None = None) -> BenchResult:
-        """Run what is missing; at the limit the kernel and the compilers under way are ended and nothing half-done is
-        recorded. Raises `BadRequest` when no variant applies."""
+        """Run the missing candidates. At the time limit the running kernel and compilers are ended, and only finished trials
+        are recorded. Raises `BadRequest` if no variant applies."""
         started = time.monotonic()
         self._deadline = started + time_limit_s if time_limit_s is not None else float("inf")
         known = self.runner.device(self.device)
@@ -118,7 +118,7 @@ class Bench:
         return sum(len(job.directions if self.plan.strength == DEFAULTS else job.candidates) for job in jobs)
 
     def _compile_ahead(self, jobs: list[Job], known: Device) -> None:
-        """PyTorch's compiled ways of these jobs, prepared by many processes: one after the other they take minutes."""
+        """Compile PyTorch's compiled ways of these jobs in several processes, because one after the other they take minutes."""
         trials = self.session.trials()
         orders = []
         for job in jobs:
@@ -129,7 +129,7 @@ class Bench:
         if len(orders) < 2 or _build_workers() < 2:
             return
         ways, started = sum(map(len, (m for o in orders for m in o.modes.values()))), time.monotonic()
-        self.on_line(f"torch.compile prepares {ways} ways of PyTorch's in {_build_workers()} processes at most")
+        self.on_line(f"torch.compile compiles {ways} of PyTorch's ways in {_build_workers()} processes at most")
         with held(self.device, self.on_line):
             count = compile_ahead(orders, known, self.runner.work_dir, workers=_build_workers(), over=self._over)
         self.on_line(f"  {count} are prepared ({time.monotonic() - started:.0f} s)")
@@ -158,7 +158,7 @@ class Bench:
             self.on_line(f"  {trial.status:<10} {line_of(trial)}")
 
     def _missing(self, job: Job, device: Device) -> Job | None:
-        """The job without what the session has; None when nothing is left, PyTorch's times included."""
+        """The job without the trials that the session has already; None if nothing is missing, including PyTorch's times."""
         trials = self.session.trials()
         request = self._request(job)
         left = missing(job.candidates, trials, request, device)
@@ -174,12 +174,12 @@ class Bench:
 
 
 def _build_workers() -> int:
-    """Two cores stay free for the process that measures and for this one."""
+    """How many build processes run. Two cores stay free, for the measuring process and for this one."""
     return max(1, min(_MOST_BUILD_WORKERS, (os.cpu_count() or 1) - 2))
 
 
 def begin(session: Session, plan: BenchPlan, gpu: str) -> None:
-    """Note in the session which cells the bench is about; once for the same plan."""
+    """Write the cells of the bench into the session as an event, once for each plan."""
     suites = dict.fromkeys(PRESETS[name].suite for name in plan.layers)
     fields = {"suite": ",".join(suites), "layers": list(plan.layers), "directions": list(plan.directions),
               "precision": plan.precision, "memory_format": plan.memory_format, "size": plan.size, "configs": plan.configs,
@@ -192,8 +192,8 @@ def begin(session: Session, plan: BenchPlan, gpu: str) -> None:
 
 
 def under_way(session: Session, at: datetime) -> str | None:
-    """What a run in that session, of any process, said within the last seconds before `at`; None where none runs. A run writes
-    a heartbeat, so a killed one falls silent."""
+    """The last message of a run in that session, of any process, within the last seconds before `at`; None if no run is active.
+    A run writes heartbeats, so a killed run is recognised by their absence."""
     living = ("heartbeat", "phase", "run_started")
     last: dict[str, Any] = next((e for e in reversed(session.events())
                                  if e.get("event") in living or str(e.get("event")).startswith("run_")), {})
@@ -214,7 +214,7 @@ def line_of(trial: Trial) -> str:
 
 
 def worth_building(job: Job, free_bytes: int) -> list[Rendered]:
-    """The candidates whose tensors fit into that memory, rendered. Of the others the run makes trials that say why not."""
+    """The rendered candidates whose tensors fit into that memory. For the others the run writes trials that give the reason."""
     found = []
     for candidate in job.candidates:
         if tensor_bytes(job.workload, candidate.direction) > free_bytes:
@@ -228,7 +228,7 @@ def worth_building(job: Job, free_bytes: int) -> list[Rendered]:
 
 def _next(left: list[Job], wanted: dict[int, set[str]], ahead: BuildAhead, over: Callable[[], bool]
           ) -> tuple[Job | None, dict[str, Prebuilt]]:
-    """The first job in order whose libraries are built; waits when none is. (None, {}) when it is over."""
+    """The first job in the order whose libraries are built. It waits until there is one. (None, {}) if the bench is over."""
     while not over():
         for job in left:
             built = ahead.take(wanted[id(job)], timeout_s=0)

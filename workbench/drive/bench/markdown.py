@@ -19,7 +19,8 @@ _CLASS = {"tf32": "TF32", "ieee": "fp32-accurate (`ieee`, `tf32x3`)", "fp16": "f
 
 
 def short(cells: Sequence[Cell]) -> str:
-    """README's table of each suite: a few layers, a column a direction, of its first class; the geometric means of all."""
+    """The tables of the README: for each suite a few layers in its first class, with one column for each direction, then the
+    geometric means of all classes."""
     lines = ["Each cell has two or three lines:", "",
              "1. the speed-up (PyTorch's time divided by ours), our time and PyTorch's in ms, and the name of PyTorch's "
              "fastest mode;",
@@ -51,8 +52,8 @@ def short(cells: Sequence[Cell]) -> str:
 
 
 def long(cells: Sequence[Cell]) -> str:
-    """The tables of docs/benchmark.md: a section a suite and GPU, in it a table a class and memory format with a row a cell,
-    the misses below with their reasons."""
+    """The tables of docs/benchmark.md. Each suite and GPU has a section, and in it each class and memory format has a table
+    with one row for each cell. Below a table are the missed targets with their reasons."""
     sections = []
     for (suite, gpu), of_suite in _suites(cells).items():
         lines = [f"### {SUITE_NAMES[suite]}" + (f", {gpu}" if gpu != cells[0].gpu else ""), "", origin(of_suite)]
@@ -77,7 +78,7 @@ def _section(group: Group, mine: Sequence[Cell]) -> list[str]:
 
 
 def placed(text: str, table: str, *, file: Path) -> str:
-    """The file's text with the table between its marks. Raises `BadRequest` when the marks are not there once each."""
+    """The file's text with the table between its marks. Raises `BadRequest` unless each mark occurs exactly once."""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise BadRequest(f"{file.name} needs the lines {BEGIN} and {END} once each: the table goes between them.")
     return f"{text[:text.index(BEGIN)]}{BEGIN}\n{table}\n{text[text.index(END):]}"
@@ -111,7 +112,7 @@ def origin(cells: Sequence[Cell]) -> str:
 
 
 def _held_down(cells: Sequence[Cell]) -> str:
-    """How many of the cells show a time that was taken while the GPU had lowered its clock."""
+    """A sentence with the number of cells with a time that was measured while the GPU had lowered its clock."""
     count = sum(any(t is not None and "throttled" in t.flags for t in (c.best, c.baseline)) for c in cells)
     return (f" In {count} of {len(cells)} cells the GPU lowered its clock during the timing, because of its power limit."
             if count else "")

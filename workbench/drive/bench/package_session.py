@@ -1,5 +1,5 @@
-"""A copy of a bench session that is small enough to ship: all trials and samples, and of the best trials the logs and as many
-sources as fit. A source that is left out can be rendered again from the trial's command."""
+"""Makes a copy of a bench session that is small enough to ship. It has all trials and samples. Of the best trials it has the
+logs, and as many sources as fit. A missing source can be rendered again from the trial's command."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from ..sessions.session import MORE, RECORDED, Session
 from .cells import Cell, cells_of
 
 MOST_BYTES = 5_000_000
-_MOST_BLOB_BYTES = 4_000_000         # the lines of the trials need the rest
-_PASSING = ("heartbeat", "phase")   # events that say nothing once the run is over
+_MOST_BLOB_BYTES = 4_000_000         # limit for the blobs; the rest is for the lines of the trials
+_PASSING = ("heartbeat", "phase")   # events that are useful only during the run
 
 
 def ship(session: Session, name: str, root: Path) -> tuple[Path, int]:
-    """Pack the session into `root/name.zip` without what nobody reads again; returns the zip and its size in bytes.
+    """Pack the session into `root/name.zip`, without blobs and events that are not needed. Returns the zip and its size in
+    bytes.
 
-    Raises `BadRequest` when the name is not `recorded-...` or taken, when the session holds no GPU times, or when the
-    zip would be above 5 MB.
+    Raises `BadRequest` if the name does not begin with `recorded-` or is used already, if the session has no GPU times, or if
+    the zip would be larger than 5 MB.
     """
     if not name.startswith(RECORDED):
         raise BadRequest(f"The name {name!r} does not begin with {RECORDED}; give --ship {RECORDED}{name}.")
@@ -57,7 +58,7 @@ def ship(session: Session, name: str, root: Path) -> tuple[Path, int]:
 
 
 def _kept(session: Session, cells: Sequence[Cell]) -> tuple[set[str], list[str]]:
-    """What is kept in any case, and the sources of the best in the order of the cells."""
+    """The blobs that are always kept, and the sources of the best trials in the order of the cells."""
     best = {c.best.trial_id for c in cells if c.best}
     kept, sources = {str(e["blob"]) for e in session.events() if e.get("event") == PROFILED and "blob" in e}, []
     for trial in session.trials():

@@ -17,7 +17,8 @@ from ...core.space import SearchSpace
 from ...core.variants import Variant, discover, refuse_broken
 from ..running.request import DEFAULTS, STRONG, check_judging
 
-# Class -> what a variant computes in for it: the first group it offers anything of. In `ieee`, all of the group.
+# Class -> groups of precisions. A variant is run in the precisions of the first group that it offers any of; in the class ieee
+# that can be two.
 _OFFERED = {"tf32": (("tf32",), ("ieee",)), "ieee": (("tf32x3", "ieee"),), "fp16": (("fp16",),), "bf16": (("bf16",),)}
 CONFIGS = ("default", "known", "best", "sweep", "top")
 
@@ -26,7 +27,8 @@ _MOST_PER_JOB = 12
 
 @dataclass(frozen=True)
 class Job:
-    """Candidates of one workload that are judged in one run, beside PyTorch in the directions that some candidate computes."""
+    """Candidates of one workload that are judged in one run. PyTorch is measured in the directions that at least one candidate
+    computes."""
 
     workload: Workload
     candidates: tuple[Candidate, ...]
@@ -35,23 +37,23 @@ class Job:
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """The cells of a bench and how their candidates are chosen. Raises `BadRequest` for a word that is none of them."""
+    """The cells of a bench and how their candidates are chosen. Raises `BadRequest` for an unknown word."""
 
     layers: tuple[str, ...] = tuple(KERNELBENCH)
     directions: tuple[str, ...] = DIRECTIONS
-    precision: str = "tf32"                # the class: one of CLASSES; it says the dtype too
+    precision: str = "tf32"                # the class: one of CLASSES; it determines the dtype
     memory_format: str = CONTIGUOUS
     size: str = "full"
-    configs: str = ""                      # one of CONFIGS; "": default for KernelBench's layers alone, else known
+    configs: str = ""                      # one of CONFIGS; "": default if all layers are KernelBench's, else known
     sweep: int = 0                         # configs sampled per variant, beside the best known or default one
-    top: int = 0                           # so many of a cell's fastest known candidates, and no other
-    known: Path | None = None              # best known configs of another file than the shipped one
+    top: int = 0                           # run only this many of the fastest known candidates of a cell
+    known: Path | None = None              # a file of best known configs that replaces the shipped one
     seed: int = 0
     variants: tuple[str, ...] = ()         # () = every one that applies
-    without: tuple[str, ...] = ()          # variants left out: the slow ones cost a GPU much time
+    without: tuple[str, ...] = ()          # variants that are left out, for example slow ones
     effort: str = "normal"
-    strength: str = STRONG                 # of the baselines: quick | strong; default: PyTorch as it stands and no candidate
-    max_autotune: bool = False             # strong baselines by Inductor's max-autotune as well
+    strength: str = STRONG                 # of the baselines: quick | strong | default (only PyTorch's defaults, no candidate)
+    max_autotune: bool = False             # also measure strong baselines with Inductor's max-autotune
     templates: Path | None = None
 
     def __post_init__(self) -> None:
@@ -71,13 +73,15 @@ class BenchPlan:
         if not self.layers or not self.directions:
             raise BadRequest("A bench needs at least one layer and one direction.", field="layers")
         if (self.configs == "sweep") != (self.sweep > 0):
-            raise BadRequest("A sweep needs a number of configs above 0: --configs sweep 16.", field="configs")
+            raise BadRequest("A sweep needs the number of configs to sample; give it, as in --configs sweep "
+                             "16.", field="configs")
         if (self.configs == "top") != (self.top > 0):
-            raise BadRequest("The top needs a number of candidates above 0: --configs top 1.", field="configs")
+            raise BadRequest("The choice top needs the number of fastest known candidates; give it, as in --configs top "
+                             "1.", field="configs")
         if self.known is not None and not self.known.is_file():
             raise BadRequest(f"{self.known} does not exist; --known names a file that --write-best has written.", field="known")
         if self.known is not None:
-            load(self.known)  # said now, also where the configs asked for do not need it
+            load(self.known)  # an unreadable file is reported now, even if no config of it is needed
         _ = self.workloads  # raises where a layer has no such memory format
         there = discover(self.templates)
         refuse_broken(self.variants, self.directions, self.templates)
@@ -91,8 +95,9 @@ class BenchPlan:
                 for name in self.layers]
 
     def jobs(self, *, sm: int, arch: str) -> list[Job]:
-        """What runs, in order: first every layer with the first config of every variant that applies, then sampled configs. So
-        a bench that is stopped early has something of every cell. A bench of PyTorch's defaults has no candidates."""
+        """The jobs in their order: first every layer with the first config of every variant that applies, then the other
+        configs. So a bench that is stopped early has a result for every cell. A bench of PyTorch's defaults has no candidates.
+        """
         if self.strength == DEFAULTS:
             return [Job(workload, (), self.directions) for workload in self.workloads]
         chosen = [(workload, self.candidates(workload, sm=sm, arch=arch)) for workload in self.workloads]
@@ -107,8 +112,8 @@ class BenchPlan:
         return Job(workload, tuple(candidates), tuple(d for d in self.directions if d in there))
 
     def candidates(self, workload: Workload, *, sm: int, arch: str) -> list[list[Candidate]]:
-        """For every variant and precision that applies a list: its best known or default config, then the known or the
-        sampled ones. For the top, the fastest known candidates of each direction, a list each."""
+        """One list for each variant and precision that applies: its best known or default config, then the known or the sampled
+        ones. For `top`, one list for each of the fastest known candidates of a direction."""
         if self.configs == "top":
             return [[candidate] for direction in self.directions for candidate in self._top(workload, direction, arch)]
         found = [self._of_variant(variant, workload, precision, sm=sm, arch=arch)
@@ -147,7 +152,8 @@ class BenchPlan:
         return [config for at, config in enumerate(configs) if config not in configs[:at]]
 
     def _start(self, space: SearchSpace, workload: Workload, arch: str) -> dict[str, int] | None:
-        """The best known config where that is wanted, else the default, or the nearest to it that can run; None for none."""
+        """The best known config if `configs` asks for it, else the default or the nearest config that can run. None if there is
+        none."""
         if self.configs not in ("default", "known") and arch.startswith("sm_"):
             known = best_config(space.variant.direction, workload, self.precision, arch, variant=space.variant.name,
                                 root=self.templates, file=self.known)
@@ -167,7 +173,7 @@ def suite_layers(suite: str, memory_format: str = CONTIGUOUS) -> tuple[str, ...]
 
 
 def precisions(variant: Variant, precision_class: str) -> Sequence[str]:
-    """What the variant computes in for that class; () when it does not belong to it."""
+    """The precisions in which the variant is run for that class; () if it does not belong to the class."""
     for group in _OFFERED[precision_class]:
         found = [p for p in group if p in variant.precision]
         if found:

@@ -1,8 +1,8 @@
-"""Builds candidates of many layers ahead of time, in the order in which they are needed. So the device does not wait for a
-compiler that could have started earlier. `compile_ahead` has torch.compile do the same for PyTorch's compiled ways.
+"""Builds candidates of many layers ahead of time, in the order in which they are needed. So the device rarely waits for a
+compiler. `compile_ahead` does the same for PyTorch's compiled ways with torch.compile.
 
-A unit holds a few configs of one variant and one layer. Units depend on the plan alone, not on what has run before or
-on the number of cores, so a resumed bench finds them in the cache.
+A unit holds a few configs of one variant and one layer. Units depend only on the plan, not on earlier runs or on the number of
+cores. So a resumed bench finds them in the cache.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..running.worker_process import WorkerCancelled, WorkerDied, WorkerFailed, 
 
 _CONFIGS_PER_UNIT = 6
 _POLL_S = 0.2
-_COMPILE_LIMIT_S = 600.0  # of one order
-_COPIES = 6               # of a direction's tensors in a process: formulations make copies, a reserve
-_ONE_CORE = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}   # each process is one of many
+_COMPILE_LIMIT_S = 600.0  # limit of one order
+_COPIES = 6               # estimated memory of a process, as a multiple of a direction's tensors
+_ONE_CORE = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}   # because many processes run
 
 
 class BuildAhead:
@@ -51,7 +51,7 @@ class BuildAhead:
         self.close()
 
     def take(self, ids: Iterable[str], *, timeout_s: float | None = None) -> dict[str, Prebuilt] | None:
-        """candidate_id -> build, once all of them are there; None when that takes longer than `timeout_s`."""
+        """candidate_id -> build, when all of them are finished; None if that takes longer than `timeout_s`."""
         wanted = set(ids)
         with self._change:
             there = self._change.wait_for(lambda: self._ended or wanted <= self._done.keys(), timeout_s)
@@ -62,7 +62,7 @@ class BuildAhead:
         return len(self._done)
 
     def close(self) -> None:
-        """Kill the compilers under way; what is in the cache stays."""
+        """Kill the running compilers. Finished builds stay in the cache."""
         self._cancelled.set()
         self._thread.join()
         self._pool.close()
@@ -89,8 +89,8 @@ class BuildAhead:
 
 
 def units_of(items: Sequence[Rendered], *, emulated: bool) -> list[list[Rendered]]:
-    """Units of one layer's candidates. The emulator compiles quickly: all in one. nvcc takes long over a fast kernel:
-    a variant alone, a few configs at a time, so that the cores share the work and the first result comes early."""
+    """The units of one layer's candidates. For the emulator there is one unit, because g++ is fast. nvcc is slow for fast
+    kernels, so a unit has a few configs of one variant. Then all cores have work, and the first result comes early."""
     if emulated:
         return [list(items)] if items else []
     groups: dict[tuple[object, ...], list[Rendered]] = {}
@@ -103,10 +103,9 @@ def units_of(items: Sequence[Rendered], *, emulated: bool) -> list[list[Rendered
 
 def compile_ahead(orders: Sequence[CompileOrder], device: Device, work_dir: Path, *, workers: int, over: Callable[[], bool]
                   ) -> int:
-    """Have torch.compile prepare these ways in several processes at once, while nothing is timed. It keeps what it made on the
-    disk; a measurement then takes it from there. A process that dies costs its order, which the measurement does itself.
-
-    Returns how many ways were prepared until it was `over`.
+    """Compile these ways with torch.compile in several processes, while nothing is timed. The result is kept on the disk, and
+    the measurement loads it from there. If a process dies, the ways of its order are compiled by the measurement. Returns how
+    many ways were compiled before `over`.
     """
     waiting: SimpleQueue[CompileOrder] = SimpleQueue()
     for order in orders:
@@ -136,4 +135,4 @@ def compile_ahead(orders: Sequence[CompileOrder], device: Device, work_dir: Path
                     stop.set()
             return sum(one.result() for one in working)
         finally:
-            stop.set()   # after an interrupt the pool waits for its threads, they for their processes
+            stop.set()   # after an interrupt the pool would wait for its threads, and these for their processes

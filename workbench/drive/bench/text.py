@@ -1,4 +1,4 @@
-"""Writes cells as a table for a terminal, with the geometric means; below it each missed target with the reason."""
+"""Writes cells as a table for a terminal, with the geometric means. Below it are the missed targets with their reasons."""
 
 from __future__ import annotations
 
@@ -42,27 +42,28 @@ def means(found: Summary) -> list[str]:
 
 
 def footnotes(cells: Sequence[Cell]) -> list[str]:
-    """Why the second ratio is missing, in one line; nothing where no cell lacks it."""
+    """One line about the cells without the ratio to the strongest PyTorch; empty if all cells have it."""
     lack = [c for c in cells if c.best and c.strongest is None]
     where = "in this session" if len(lack) == len(cells) else f"for {len(lack)} of the {len(cells)} cells"
     return [f"Other formulations in PyTorch were not measured {where}."] if lack else []
 
 
 def label(cell: Cell) -> str:
-    """`kb74 forward`; with the size where it is not the full one."""
+    """The name of a cell: `kb74 forward`; with the size if it is not full."""
     size = "" if cell.name.size == "full" else f"/{cell.name.size}"
     return f"{cell.name.preset}{size} {cell.name.direction}"
 
 
 def config_of(cell: Cell) -> str:
-    """The variant and its config, as `run --set` takes the values."""
+    """The variant and its config. The values have the form that `run --set` takes."""
     if cell.best is None:
         return numbers.MISSING
     return " ".join([cell.best.name, *(f"{k}={v}" for k, v in cell.best.config.items())])
 
 
 def strongest_words(cell: Cell) -> list[str]:
-    """The strongest PyTorch in ms, its name, its ratio to ours; and PyTorch in channels_last, no conversion counted, in ms."""
+    """The ms of the strongest PyTorch, its name and its ratio to our time; then the ms of PyTorch in channels_last without
+    conversion."""
     strongest, unconverted = cell.strongest, cell.unconverted
     return [numbers.milliseconds(strongest.kernel_ms.median_ms if strongest and strongest.kernel_ms else None),
             strongest.name if strongest else numbers.MISSING, numbers.ratio(cell.strongest_ratio),
@@ -70,7 +71,7 @@ def strongest_words(cell: Cell) -> list[str]:
 
 
 def limited_by(cell: Cell) -> str:
-    """What sets the floor: "memory" or "arithmetic"; "" without a floor."""
+    """What determines the floor: "memory" or "arithmetic"; "" without a floor."""
     return {"bytes": "memory", "compute": "arithmetic"}[cell.floor.limit] if cell.floor else ""
 
 

@@ -1,5 +1,5 @@
-"""The attacks: what attacks.toml names, and the folder of templates that its kernels are. Beside them the right files of
-honest.toml: a judge that refuses everything catches every attack, too."""
+"""The attacks in the TOML files of workbench/red_team, and the folder of templates with their kernels. honest.toml has right
+files, because a judge that rejects everything would also catch every attack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...core.layer import FORWARD
 RED_TEAM = Path(__file__).resolve().parents[2] / "red_team"
 _CONTROL = "a right kernel"
 _SHORT = "short.toml"        # kernels of a line or two, in the frame below
-_WHOLE = "whole.toml"        # kernels with a launcher or a frame of their own; modules that are whole files
+_WHOLE = "whole.toml"        # kernels with their own launcher or frame; modules that are whole files
 _BODY = """
 const Place p = my_place(layer, sizes);
 if (p.item >= outputs(layer, sizes)) return;
@@ -58,7 +58,7 @@ cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* inpu
   return cudaGetLastError();
 }
 """
-# What a module is called against, and what is called: the same with some parts of its own.
+# The frames of the files: a reference, and an attacking module, which is the reference with some parts replaced.
 _REFERENCE = """import time
 
 import torch
@@ -95,12 +95,12 @@ class ModelNew(Right):
 
 @dataclass(frozen=True)
 class Attack:
-    """`expected`: device kind -> status. `source`: who described it first. `group`: which workload and limits it is run with.
-    `reference`: that of a module, by name; "" is a transposed convolution. `question`: the one that must fail with that
-    status; "" is any."""
+    """`expected`: device kind -> status. `source`: who described it first. `group`: the workload and the limits of its run.
+    `reference`: the name of a module's reference; "" is a transposed convolution. `question`: the key of the question that must
+    fail with the expected status; "" is any."""
 
     name: str
-    kind: str                    # "kernel" | "module" | "honest": a right file, which is no attack
+    kind: str                    # "kernel" | "module" | "control" (a right kernel) | "honest" (a right file)
     expected: dict[str, str]
     idea: str = ""
     direction: str = FORWARD
@@ -111,7 +111,8 @@ class Attack:
 
 
 def attacks() -> list[Attack]:
-    """A right kernel, then everything in the TOML files: the right one shows that the judge does not refuse everything."""
+    """A right kernel (the control), then all attacks of the TOML files. The control shows that the judge does not reject
+    everything."""
     data = tomllib.loads((RED_TEAM / "attacks.toml").read_text(encoding="utf-8"))
     found = [Attack(_CONTROL, "control", {"cpu": "OK", "cuda": "OK"}, "Is right and hides nothing.")]
     found += [Attack(kind="kernel", **entry) for entry in data.get("kernel", [])]
@@ -131,7 +132,7 @@ def total(device: str) -> int:
 
 
 def chosen(names: Sequence[str]) -> list[Attack]:
-    """The attacks and right files of these names, and the control. Raises `BadRequest` for a name that there is not."""
+    """The attacks and right files of these names, and the control. Raises `BadRequest` for an unknown name."""
     there = attacks() + honest()
     unknown = next((n for n in names if n not in {a.name for a in there}), None)
     if unknown is not None:
@@ -141,7 +142,7 @@ def chosen(names: Sequence[str]) -> list[Attack]:
 
 
 def kernels(folder: Path) -> Path:
-    """A new folder of templates in `folder`: every bad kernel as a file of its own."""
+    """A new folder of templates in `folder`, with one file for each bad kernel."""
     root = folder / "kernels"
     shutil.copytree(RED_TEAM / "kernels" / "common", root / "common")
     for place, kernel in tomllib.loads((RED_TEAM / "kernels" / _WHOLE).read_text(encoding="utf-8")).items():
@@ -197,7 +198,7 @@ def _short_kernels() -> dict[str, dict[str, Any]]:
 
 @lru_cache(maxsize=1)
 def _parts() -> dict[str, dict[str, Any]]:
-    """Name -> what a module has of its own, of all files that hold such parts."""
+    """Name -> the parts in which a module differs from its reference, from all files with such parts."""
     folder = RED_TEAM / "modules"
     files = [path for path in sorted(folder.glob("*.toml")) if path.name not in (_WHOLE, _REFERENCES)]
     return {name: entry for path in files for name, entry in tomllib.loads(path.read_text(encoding="utf-8")).items()}
@@ -214,7 +215,8 @@ def _attack(kind: str, name: str, entry: dict[str, Any]) -> Attack:
 
 
 def _text(entry: dict[str, Any], there: dict[str, dict[str, Any]]) -> str:
-    """A module: its reference's layers as `Right`, and the parts of the entry; `like` names another whose parts it has, too."""
+    """The text of a module: the layers of its reference as class `Right`, and the parts of the entry. `like` names another
+    entry, whose parts it also has."""
     entry = {**there[entry["like"]], **entry, "methods": there[entry["like"]]["methods"] + entry["methods"]} \
         if "like" in entry else entry
     text = _filled(_MODULE, _references()[entry["reference"]]).replace("@BEFORE@", entry.get("before", "").strip("\n") + "\n")
@@ -250,7 +252,7 @@ def _more(inputs: str) -> int:
 
 
 def _without_steps(entry: dict[str, Any]) -> dict[str, Any]:
-    """A rewrite has a forward of its own, but the constructor if it gives no other."""
+    """The entry without its `steps`. A rewrite has its own forward. It keeps the constructor unless it gives another one."""
     return {key: value for key, value in entry.items() if key != "steps"}
 
 

@@ -36,8 +36,10 @@ from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, Wo
 from . import check_times
 
 MOST_TEXT_BYTES = 5 << 20
-MOST = {"memory_gib": 1 << 20, "call_s": 1_000_000, "build_s": 1_000_000}  # beyond them the system's own calls overflow
-_judges = itertools.count()   # of this process. The first starts at once; for the next ones a process with torch is kept
+MOST = {"memory_gib": 1 << 20, "call_s": 1_000_000, "build_s": 1_000_000}  # above them the operating system's timers overflow
+# Numbers of the judges of this process. The first one starts a new interpreter; later ones are forked from a process with
+# torch.
+_judges = itertools.count()
 _REFERENCE_DEFAULTS = {"stride": "1", "padding": "0", "output_padding": "0", "groups": "1", "bias": "False", "dilation": "1"}
 _REFERENCE_INPUTS = '''
 
@@ -52,8 +54,8 @@ def get_init_inputs():
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """`text` defines `class_name`. The reference is a file's text, or what `workload_reference` makes of a layer; `size` is a
-    preset's: "full" (KernelBench's own), "medium" or "small"."""
+    """The request for a check. `text` defines `class_name`. `reference` is the text of a file, or the text that
+    `workload_reference` makes for a layer. `size` is that of a preset: "full" (KernelBench's own), "medium" or "small"."""
 
     text: str
     reference: str
@@ -86,14 +88,14 @@ class CheckRequest:
 
 
 def workload_reference(workload: Workload) -> tuple[str, str]:
-    """(text, name) of the reference that a layer or preset stands for; `size_of` has the preset's size."""
+    """(text, name) of the reference for a layer or a preset. `size_of` returns the preset's size."""
     name = parse_preset(workload.preset)[0].label if workload.preset else f"nn.{workload.layer}"
     return _reference_text(workload, problem_of(workload)), name
 
 
 def _reference_text(workload: Workload, preset: Preset | None = None) -> str:
-    """In KernelBench's form (Model, get_inputs, get_init_inputs): with the preset's own constructor, else with that of
-    nn.ConvTransposeNd. The text is ours, not KernelBench's."""
+    """The text of a reference in KernelBench's form (Model, get_inputs, get_init_inputs). The constructor is that of the
+    preset, else that of nn.ConvTransposeNd. The text was written for this project; it is not KernelBench's."""
     kind = f"ConvTranspose{workload.layer.dims}d"
     if preset is None:
         body = f"class Model(nn.{kind}):\n    pass\n"
@@ -109,14 +111,14 @@ def _reference_text(workload: Workload, preset: Preset | None = None) -> str:
 
 
 def size_of(workload: Workload) -> str:
-    """"full", "medium" or "small" of a preset; "" of a layer."""
+    """The size of a preset: "full", "medium" or "small"; "" for a layer."""
     return parse_preset(workload.preset)[1] if workload.preset else ""
 
 
 class Check(Background):
-    """One check under way, or done: `text` says what happens; `answers`: what is known, with its seconds from the start,
-    in the order in which it became known. A later answer to the same question replaces an earlier one. `report` is there
-    when `done`, also after `stop`."""
+    """One check, running or done. `text`: the current step. `answers`: the answers known so far, each with its seconds from the
+    start, in the order in which they became known. A later answer to the same question replaces an earlier one. `report` is set
+    when the check is `done`, also after `stop`."""
 
     def __init__(self, request: CheckRequest) -> None:
         super().__init__("check")
@@ -140,8 +142,9 @@ class Check(Background):
 
 @contextlib.contextmanager
 def judge_process(device: str = "cuda") -> Iterator[WorkerProcess]:
-    """A judge for several checks, one after the other; that saves an import of torch per check. Each check has its own foreign
-    processes. On a GPU give each timed check its own judge, because only its end frees its GPU memory."""
+    """A judge process for several checks, one after the other. That saves importing torch for each check. Each check has its
+    own foreign processes. On a GPU give each timed check its own judge, because its GPU memory is freed only when the judge
+    ends."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-", ignore_cleanup_errors=True) as folder:
         worker = WorkerProcess("measure", log_path=Path(folder) / "judge.log", device=device, at_once=next(_judges) == 0)
         try:
@@ -154,11 +157,10 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
           on_answers: Callable[[tuple[Question, ...]], None] = lambda questions: None,
           stopped: threading.Event | None = None, device_held: bool = False, judge: WorkerProcess | None = None
           ) -> CheckReport:
-    """Judge the file and wait for the report. `on_answers` gets all answers that are known, whenever there is a new one.
-    `stopped`: after it is set, the report holds what is known. `device_held`: the caller holds the device's lock itself.
-    `judge`: one of `judge_process` that does nothing else meanwhile; by default one of its own.
-
-    Raises `BadRequest` when the reference itself does not run.
+    """Judge the file and wait for the report. `on_answers` is called with all known answers whenever there is a new one.
+    `stopped`: once it is set, the check ends and the report has the answers known so far. `device_held`: the caller already
+    holds the device's lock. `judge`: a process from `judge_process` that does nothing else meanwhile; by default a new one.
+    Raises `BadRequest` if the reference itself does not run.
     """
     order = CheckOrder(request.text, request.class_name, request.reference, request.device, int(request.memory_gib * 2**30),
                        request.call_s, request.build_s, request.seed, request.time, request.nvcc, request.effort)
@@ -188,7 +190,8 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
     except RuntimeError as error:
         seconds = round(time.monotonic() - begun, 1)
         if isinstance(error, (WorkerDied, WorkerTimeout)):
-            ended = Question("judge", "Could the judge ask everything?", Answer.FAILED, f"The judge itself was ended: {error}",
+            ended = Question("judge", "Did the judge run to the end?", Answer.FAILED, "No. The judge process ended early: "
+                                                                                      f"{error}",
                              "Use a smaller size, or raise the limits.", "WORKER_DIED", seconds=seconds)
             known = so_far or Checked((), Confinement(why="not known"))
             return _report(request, replace(known, questions=(*known.questions, ended), seconds=seconds))
@@ -199,7 +202,7 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
 
 
 def _from_the_start(known: Checked, started_s: float) -> Checked:
-    """With the time that its process took to start."""
+    """The same result, with the time that the judge's process took to start added to all times."""
     return replace(known, seconds=round(known.seconds + started_s, 1),
                    questions=tuple(replace(q, seconds=round(q.seconds + started_s, 1)) for q in known.questions),
                    phases=(Phase("starting the judge", started_s, starts=1), *known.phases))
@@ -238,7 +241,7 @@ def _with_log(questions: tuple[Question, ...], name: str) -> tuple[Question, ...
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(first.detail.log or "", encoding="utf-8")
-    except OSError:  # it is in the report all the same
+    except OSError:  # the report contains the log anyway
         return questions
     return (*questions[:place], replace(first, detail=replace(first.detail, log_path=str(path))), *questions[place + 1:])
 

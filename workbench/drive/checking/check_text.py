@@ -16,7 +16,7 @@ _WIDTH = 118
 
 
 def report_text(report: CheckReport) -> str:
-    """Verdict first, then the questions, failed first; then what explains a failure."""
+    """The report as text: first the verdict, then the questions, the failed ones first, then the details of the failures."""
     lines = [f"{report.badge}  {report.headline}", *_wrapped(report.evidence, "  ")]
     lines.append("")
     for q, *alike in report.rows:
@@ -38,14 +38,14 @@ def report_text(report: CheckReport) -> str:
 
 
 def answer_line(q: Question) -> str:
-    """One answer in one line: of what failed also what was seen."""
+    """One answer in one line. For a failed question the line also has what was seen."""
     seen = f"  {q.seen}" if q.answer is Answer.FAILED else ""
     line = f"{_MARKS[q.answer]} {q.answer:<8}{q.question}{seen}"
     return line if len(line) <= _WIDTH else f"{line[:_WIDTH - 4]} ..."
 
 
 def log_text(report: CheckReport) -> str:
-    """The logs behind what failed, each below its question; "" without any."""
+    """The logs of the failed questions, each below its question; "" if there are none."""
     return "\n".join(f"\nThe log of: {q.question}\n{textwrap.indent(q.detail.log.rstrip(), '  | ', lambda line: True)}"
                      for q in report.ordered if q.answer is Answer.FAILED and q.detail.log)
 
@@ -79,7 +79,7 @@ def _mistake(report: CheckReport) -> list[str]:
 
 
 def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
-    """(who, passed or None where it was not asked, by which rule), ours last."""
+    """Rows (judge, whether it passed, rule); None if that judge did not run. Ours is the last row."""
     found = report.kernelbench
     if not found:
         return []
@@ -96,7 +96,7 @@ def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
 
 
 def kernelbench_reason(report: CheckReport) -> str:
-    """Why its verdicts and ours differ; "" where they agree and nothing needs a word."""
+    """Why KernelBench's verdicts and ours differ; "" if they agree and need no explanation."""
     found = report.kernelbench
     values = found.values if found else None
     words = [values.reason or ("" if values.strict else values.why)] if values else []
@@ -126,7 +126,7 @@ def _times(report: CheckReport) -> list[str]:
                  *([["floor", numbers.time(t.floor_ms), "", "", "", "", floor_text(t)]] if t.floor_ms else [])]
         cells += [[b.name, numbers.time(b.median_ms), numbers.ratio(b.ratio),
                    numbers.interval(b.low, b.high, b.ratio), b.verdict, b.precision,
-                   "<- the best that counts" if b.name == t.against else b.why_not] for b in t.baselines]
+                   "<- the file is compared with this one" if b.name == t.against else b.why_not] for b in t.baselines]
         lines += [f"  {line}" for line in aligned(cells)]
         if t.floor_ms is None:
             lines.append(f"  floor: {floor_text(t)}")
@@ -137,7 +137,7 @@ def _times(report: CheckReport) -> list[str]:
 
 
 def default_text(times: DirectionTimes) -> str:
-    """Which precision PyTorch really used without any switch, and which library kernels ran."""
+    """Which precision PyTorch used with its default settings, and which library kernels ran."""
     if not times.default_precision:
         return ""
     ran = f"; it ran {', '.join(times.default_kernels)}" if times.default_kernels else ""

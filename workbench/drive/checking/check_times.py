@@ -1,4 +1,4 @@
-"""What the times of a check mean: for each direction the file's time, the floor, PyTorch in all its ways, and the verdict
+"""Evaluates the times of a check. For each direction: the file's time, the floor, the times of PyTorch's ways, and the verdict
 against the fastest drop-in way of at least the file's precision."""
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from ...core.replies import CheckTimes, Device, WayTimes
 from ...core.verdict import FASTER, SAME, UNSURE, from_samples, widened
 from ..reporting import report
 
-_TOO_SMALL_MS = 0.01     # below it the clock and the request are a large part
-_LAUNCH_BOUND = 0.75     # of the call's time is what its CUDA graph takes: the rest is the host's
-_WAITED_SHARE = 0.05     # of a call's time; a verdict then needs a larger difference, and the reader should know why
-_TOGETHER = 0.8          # a ratio of calls one by one that is surely below so much of the ratio of batches is another one
-_A_PASS = 0.25           # of what input and copy take: no module reads the one and writes the other in less
-_SLOWED = 0.05           # PyTorch is so much faster without the file: more than a later moment explains
+_TOO_SMALL_MS = 0.01     # ms; below it the clock and the request are a large part of the time
+_LAUNCH_BOUND = 0.75     # if its CUDA graph takes less than this share of the call's time, the host limits the call
+# Share of a call's time that may be waiting; above it, a note says why a verdict needs a larger difference.
+_WAITED_SHARE = 0.05
+_TOGETHER = 0.8          # the ratio of single calls counts only if it is surely less than this share of the ratio of batches
+_A_PASS = 0.25           # share of the time of input and copy; no module can read the input and write the result in less
+_SLOWED = 0.05           # PyTorch must be faster by this share without the file's process; noise explains less
 _TOO_LITTLE = ("The time is too short: it is below a quarter of the time to copy the input and the result. It does not count "
                "as faster.")
 _median, _ratio = attrgetter("median_ms"), attrgetter("ratio")
-_FLOOR_SHARE, _L2_SHARE = 0.8, 4  # IMPLAUSIBLE: below that share of the floor, with traffic above so many times L2
+# A time is IMPLAUSIBLE if it is below this share of the floor and the traffic is more than this multiple of L2.
+_FLOOR_SHARE, _L2_SHARE = 0.8, 4
 
 
 def timed(found: CheckTimes, direction: str, workload: Workload | None, gpu: Device | None) -> DirectionTimes:
-    """One direction for the report. Of the ways that qualify the one with the least ratio is `against`."""
+    """The times of one direction for the report. `against` is the qualifying way with the smallest ratio."""
     ours, precision = found.ours, found.precision
     rows = [_row(found, precision, baseline) for baseline in found.baselines]
     rows.sort(key=_median)
-    # The hardest to beat, turn by turn: another's median may be lower by the luck of a few turns.
+    # The smallest ratio of pairs decides, not the smallest median, which may be low because of noise in a few turns.
     best = min((r for r in rows if r.qualifies), key=_ratio, default=None)
     held_back = [*_without_the_file(found, precision), *_one_by_one(found, best)] if best and best.verdict == FASTER else []
     rows = sorted([*rows, *held_back], key=_median)
@@ -57,12 +59,12 @@ def timed(found: CheckTimes, direction: str, workload: Workload | None, gpu: Dev
 
 
 def sentence(direction: str, times: DirectionTimes) -> str:
-    """ "forward is 4.69× as fast as the best PyTorch (eager, TF32 off)", or why that cannot be said."""
+    """"forward is 4.69× as fast as the best PyTorch (eager, TF32 off)", or why there is no such result."""
     if times.implausible:
         return (f"{direction}: {numbers.time(times.median_ms)} is below the floor of "
                 f"{numbers.time(times.floor_ms)}, which is not possible; the time does not count")
     if not times.against:
-        return f"{direction}: no PyTorch mode of its precision to compare with"
+        return f"{direction}: there is no PyTorch mode of the file's precision to compare with"
     best, shown = f"the best PyTorch ({times.against})", numbers.ratio(times.ratio)
     between = numbers.interval(times.low, times.high, times.ratio)
     if times.verdict == SAME:
@@ -82,7 +84,8 @@ def floor_text(times: DirectionTimes) -> str:
 
 
 def _row(ours: CheckTimes, precision: str, baseline: WayTimes) -> TimedWay:
-    turns = len(baseline.samples)  # sample i of all of them was taken in one turn; some ways took part in the first ones only
+    # Sample i of all ways was taken in the same turn; some ways took part only in the first turns.
+    turns = len(baseline.samples)
     ratio = from_samples(ours.samples[:turns], baseline.samples, paired=True)
     ratio = widened(ratio, ours.bounds[:turns], baseline.bounds)
     fits = _qualifies(precision, baseline.precision)
@@ -97,8 +100,8 @@ def _qualifies(precision: str, theirs: str) -> bool:
 
 
 def _without_the_file(found: CheckTimes, precision: str) -> list[TimedWay]:
-    """Rows of the ways that qualify and were clearly slower in turns with the file than without its process, or did not work
-    beside it. They were timed later: they can end a victory, and make nobody SLOWER."""
+    """Rows of qualifying ways that were clearly slower in turns with the file than without its process, or that did not work
+    beside it. They were timed later, so their verdict is FASTER or UNSURE, never SLOWER."""
     rows = []
     for alone in found.alone:
         beside = next((b for b in found.baselines if b.key == alone.key), None)
@@ -109,13 +112,14 @@ def _without_the_file(found: CheckTimes, precision: str) -> list[TimedWay]:
             rows.append(TimedWay(
                 f"{alone.name}, without the file's process", median(alone.samples), alone.precision, ratio.value, ratio.low,
                 ratio.high, FASTER if ratio.verdict == FASTER else UNSURE, drop_in=True, qualifies=True, why_not="", kernels=(),
-                held_back=f"PyTorch is slower while the process of the file exists. The verdict uses {alone.name} without that "
-                          f"process: {numbers.time(median(alone.samples))}."))
+                held_back="PyTorch is slower while the process of the file exists. So the verdict uses the time of "
+                          f"{alone.name} without that process, {numbers.time(median(alone.samples))}."))
     return rows
 
 
 def _one_by_one(found: CheckTimes, best: TimedWay) -> list[TimedWay]:
-    """A row where the file wins by serving several calls at once: the same two, asked for one call at a time."""
+    """A row for a file that is faster only if several calls are queued: the times of the file and of the best way with one call
+    at a time."""
     if found.singly is None:
         return []
     ours, theirs = found.singly.ours, found.singly.theirs
@@ -124,8 +128,8 @@ def _one_by_one(found: CheckTimes, best: TimedWay) -> list[TimedWay]:
         return []
     return [replace(best, name=f"{best.name}, one call at a time", median_ms=median(theirs), ratio=ratio.value, low=ratio.low,
                     high=ratio.high, verdict=FASTER if ratio.verdict == FASTER else UNSURE, kernels=(),
-                    held_back=f"It is faster only if several calls are queued. The verdict uses single calls: it takes "
-                              f"{numbers.time(median(ours))}, PyTorch takes {numbers.time(median(theirs))}.")]
+                    held_back="The file is faster only if several calls are queued. The verdict uses single calls: the file "
+                              f"takes {numbers.time(median(ours))}, PyTorch takes {numbers.time(median(theirs))}.")]
 
 
 def _why_no_floor(workload: Workload | None, gpu: Device | None) -> str:
@@ -135,7 +139,7 @@ def _why_no_floor(workload: Workload | None, gpu: Device | None) -> str:
 
 
 def _throttled(turns: int, dropped: int) -> list[str]:
-    """What is said when the GPU held its clocks down."""
+    """The note for turns in which the GPU had lowered its clocks."""
     if not turns:
         return []
     counted = (f"{dropped} were left out" if dropped else "all were counted, because too few would be left")
@@ -143,7 +147,7 @@ def _throttled(turns: int, dropped: int) -> list[str]:
 
 
 def _waited(bounds: Iterable[Sequence[float]]) -> list[str]:
-    """What is said when the time may be others' in part. `bounds`: (least, most) of each sample."""
+    """The note for times that may include other processes. `bounds`: (least, most) of each sample."""
     shares = sorted((most - least) / most for least, most in bounds)
     usual = shares[len(shares) // 2] if shares else 0.0
     return [f"Other processes used the cores: up to {numbers.share(usual)} of a call's time may be waiting for a core."] \
@@ -151,12 +155,13 @@ def _waited(bounds: Iterable[Sequence[float]]) -> list[str]:
 
 
 def _notes(median_ms: float, rows: Iterable[TimedWay]) -> list[str]:
-    """What a reader has to know before he believes a ratio."""
+    """Notes on the times that a reader needs to interpret a ratio."""
     by_name = {r.name: r.median_ms for r in rows}
     notes = []
     if median_ms < _TOO_SMALL_MS:
-        notes.append("Too short for an exact time: below 10 µs the request is a large part of it.")
-    for suffix in ("", ", TF32 off"):  # cuDNN may have chosen another algorithm for the graph than for one of the two calls
+        notes.append("Too short for an exact time: below 10 µs the request to the process is a large part of it.")
+    # cuDNN may have chosen one algorithm for the graph and another for the call, so both calls are tried.
+    for suffix in ("", ", TF32 off"):
         eager = min((by_name[n] for n in (f"eager{suffix}", f"eager{suffix}, cudnn.benchmark") if n in by_name), default=None)
         graph = by_name.get(f"CUDA graph of the eager call{suffix}")
         if eager and graph and graph < _LAUNCH_BOUND * eager:

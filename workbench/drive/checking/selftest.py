@@ -1,6 +1,6 @@
-"""Runs the attacks on the judge, and says of each whether it was caught on this machine. Cheating and broken kernels use the
-same runner and workers as any candidate. Modules that attack the Python around them go through `check`, and so do right files:
-one that is called wrong is a false alarm."""
+"""Runs the attacks on the judge, and reports for each whether it was caught on this machine. Cheating and broken kernels use
+the same runner and workers as any candidate. Modules that attack the Python process around them are judged by `check`. So are
+right files; a right file that fails is a false alarm."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ from ..sessions.session import Session
 from .attacks import Attack, attacks, device_kind, kernels, modules, reference, right_files, total
 from .check import CheckRequest, check, judge_process, workload_reference
 
-# A stride that leaves holes, padding that crops, groups, a tail that fills no block.
+# A stride that leaves outputs without a tap, padding that crops, groups, and a last block that is only partly used.
 _USUAL = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(0, 1), groups=2), 2, (5, 7))
-# Kernel 1 and padding 1: the border of the input meets no output, and with stride 3 some outputs are just zero.
+# With kernel 1 and padding 1 the border of the input contributes to no output. With stride 3 some outputs are zero.
 _CROPPED = Workload(ConvTranspose(1, 2, 3, (1,), stride=(3,), padding=(1,), bias=False), 2, (8,))
 _MANY = Workload(ConvTranspose(1, 1, 3, (1,), bias=False), 1, (700_032,))  # 65 628 blocks of 32
 _MODULE = Workload(ConvTranspose(2, 4, 6, (3,), stride=(2,), padding=(1,)), 1, (8, 9))
 Judge = Callable[[], AbstractContextManager[WorkerProcess]]
-_AT_ONCE = {"cpu": 2, "cuda": 4}  # checks that take no time; each has two processes with a context on the GPU
+# How many checks without timing run at the same time; on a GPU each has two processes with a context.
+_AT_ONCE = {"cpu": 2, "cuda": 4}
 
 
 @dataclass(frozen=True)
 class Result:
-    """What happened. `caught`: the trial has exactly the expected status, and a time only where that is OK. Of a right file:
-    nothing is wrong."""
+    """The outcome of one attack or right file. `caught`: the status is exactly the expected one, and there is a time only if
+    that is OK. For a right file: nothing failed."""
 
     name: str
     kind: str
@@ -58,7 +59,7 @@ class Result:
     status: str
     happened: str
     caught: bool
-    confined: str = ""           # how a module was held back
+    confined: str = ""           # the sandbox of a module
     source: str = ""
 
 
@@ -75,7 +76,7 @@ _GROUPS = {"usual": _Group(), "cropped": _Group(_CROPPED), "many": _Group(_MANY,
 
 
 class SelfTest:
-    """A self-test under way, or done, in a thread: `text` says what happens, `results` grow, of `total` attacks."""
+    """A self-test in a thread, running or done. `text`: the current step. `results`: the results so far, of `total` attacks."""
 
     def __init__(self, device: str, runner: Runner) -> None:
         self.device, self.text, self.problem = device, "starting", ""
@@ -92,7 +93,7 @@ class SelfTest:
 
     @property
     def fought(self) -> int:
-        """Attacks that have been run, without the control."""
+        """The results of the attacks that have run, without the control."""
         return sum(r.kind != "control" for r in self.results)
 
     @property
@@ -104,13 +105,13 @@ class SelfTest:
         return self.done
 
     def stop(self) -> None:
-        """End its compilers, kernels and modules now; nothing is kept of it."""
+        """End its compilers, kernels and modules now. Its results are not kept."""
         self._stopped.set()
 
     def _guarded(self, runner: Runner) -> None:
         try:
             selftest(self.device, runner=runner, on_result=self.results.append, on_text=self._said, stopped=self._stopped)
-        except (BadRequest, OSError, RuntimeError) as error:  # a worker's end is a RuntimeError, too
+        except (BadRequest, OSError, RuntimeError) as error:  # WorkerDied and similar errors are RuntimeErrors, too
             self.problem = "Stopped by you." if self._stopped.is_set() else str(error)
 
     def _said(self, text: str) -> None:
@@ -121,10 +122,9 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
              runner: Runner | None = None, wanted: Sequence[Attack] | None = None,
              on_text: Callable[[str], None] = lambda text: None, stopped: threading.Event | None = None,
              judge: Judge | None = None) -> list[Result]:
-    """Run every attack that this device can show, or those of `wanted`; only a whole self-test is kept for the page.
-    `on_text` hears what happens now. `judge` starts one for modules.
-    Raises `BadRequest` for a device that is not there, `RuntimeError` when `stopped` is
-    set before the end."""
+    """Run all attacks for this device, or those in `wanted`. Only a complete self-test is kept for the page. `on_text` gets the
+    current step. `judge` starts a judge process for modules. Raises `BadRequest` for a device that does not exist, and
+    `RuntimeError` if `stopped` is set before the end."""
     device = resolve_device(device)
     kind = device_kind(device)
     stopped = stopped or threading.Event()
@@ -138,7 +138,7 @@ def selftest(device: str = "auto", *, on_result: Callable[[Result], None] = lamb
 
     with _session() as session, _runner(runner) as runner:
         root = kernels(session.path.parent.parent)
-        for name, group in _GROUPS.items():  # hangs come last: each costs its whole limit
+        for name, group in _GROUPS.items():  # attacks that hang run last, because each takes its whole time limit
             here = [a for a in wanted if a.kind in ("kernel", "control") and a.group == name]
             found = _run_kernels(runner, session, device, here, group, root, partial(_watch, on_text, stopped))
             if stopped.is_set():
@@ -177,7 +177,7 @@ def kept(device: str) -> tuple[float, list[Result]] | None:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """ "44 of 44 attacks caught; 0 of 12 right files called wrong", and what got through or is called wrong."""
+    """"44 of 44 attacks caught; 0 of 12 right files called wrong", and the names of those with another result."""
     fought, right = ([r for r in results if (r.kind == "honest") == honest and r.kind != "control"] for honest in (False, True))
     parts = [f"{sum(r.caught for r in fought)} of {len(fought)} attacks caught"] if fought or not right else []
     if right:
@@ -187,8 +187,8 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def matrix(results: Sequence[Result]) -> str:
-    """A table in Markdown: for each source how many attacks got which status, and the share that was caught. Below it the
-    false alarms; "" if no attack has run."""
+    """A table in Markdown: for each source how many attacks got which status, and the share that was caught. Below it is the
+    number of false alarms. "" if no attack has run."""
     fought = [r for r in results if r.kind in ("kernel", "module")]
     if not fought:
         return ""
@@ -217,7 +217,7 @@ def publish(path: Path, results: Sequence[Result], kind: str) -> None:
 
 
 def confinement(results: Sequence[Result]) -> str:
-    """How the attacking modules were held back, a sentence for each way that occurred."""
+    """The sandboxes of the attacking modules: one sentence for each kind that occurred."""
     return "\n".join(dict.fromkeys(r.confined for r in results if r.confined))
 
 
@@ -252,8 +252,8 @@ def _watch(on_text: Callable[[str], None], stopped: threading.Event, run: Run) -
 
 def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQueue[WorkerProcess],
                 on_text: Callable[[str], None], stopped: threading.Event, fresh: Judge) -> Result:
-    """Through `check`. Caught: the expected status is among the failures, and no trial of the session has changed; for
-    OK, nothing failed and no time was taken for a victory."""
+    """Judge a module with `check`. It is caught if the expected status is among the failures and no trial of the session has
+    changed. If OK is expected, nothing may fail and no verdict may be FASTER."""
     if stopped.is_set():
         raise RuntimeError("The self-test was stopped.")
     on_text(f"checking {attack.name}")
@@ -267,40 +267,43 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     expected = attack.expected[kind]
     request = CheckRequest(text, against[0], device, name=attack.name, reference_name=against[1], effort="quick", nvcc=False,
                            call_s=_GROUPS[attack.group].run_timeout_s, time=_attacks_the_clock(attack, kind))
-    if request.time:  # in a judge of its own: what it shares of the GPU's memory is free again only when it has ended
+    if request.time:  # in its own judge, because GPU memory that the judge shares is freed only when the judge ends
         with fresh() as judge:
             report = check(request, device_held=True, judge=judge, stopped=stopped)
     else:
         judge = judges.get()
         try:
             report = check(request, device_held=True, judge=judge, stopped=stopped)
-        except BadRequest as error:  # of the reference
+        except BadRequest as error:  # the reference did not run
             return Result(attack.name, attack.kind, attack.idea, expected, "REFUSED", str(error), False)
         finally:
             judges.put(judge)
     failed = [q for q in report.questions if q.answer is Answer.FAILED
-              or q.answer is Answer.WARNED and q.status == expected]  # PyTorch itself need not give the same bits twice
+              # A warning counts too, because PyTorch itself may give different bits in two runs.
+              or q.answer is Answer.WARNED and q.status == expected]
     first = next((q for q in failed if q.status == expected and attack.question in ("", q.key)), None)
-    missed = first is None and any(q.status == expected for q in failed)  # by another question than the one that should
+    # Another question than the expected one failed with this status.
+    missed = first is None and any(q.status == expected for q in failed)
     first = first or (failed[0] if failed else None)
     victory = [d for d, t in report.times.items() if t.verdict == FASTER]
     status = first.status if first else f"OK, {FASTER}" if victory else str(Status.OK) if report.ran else str(Status.SKIPPED)
     happened = first.seen if first else report.headline if attack.kind == "honest" else next(
         (q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
     if _trials(session) != before:
-        status, happened = "session changed", "The trials of a session are not what they were."
+        status, happened = "session changed", "The module changed the trials of a session."
     return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected and not missed,
                   report.confined.sentence, attack.source)
 
 
 def _trials(session: Session) -> bytes:
-    """Nothing if no kernel has run."""
+    """The file of trials; empty if no kernel has run."""
     path = session.path / TRIALS
     return path.read_bytes() if path.is_file() else b""
 
 
 def _attacks_the_clock(attack: Attack, kind: str) -> bool:
-    """A right attack can cheat only about its time. A wrong one must be timed if it is wrong only then."""
+    """Whether the attack must be timed. An attack with right results can cheat only about its time. One of the group "timed" is
+    wrong only while it is timed."""
     return attack.kind != "honest" and (attack.expected[kind] == Status.OK or attack.group == "timed")
 
 
@@ -313,14 +316,14 @@ def _candidate(attack: Attack, group: _Group, root: Path) -> Candidate:
 
 @contextmanager
 def _session() -> Iterator[Session]:
-    """A session that is gone afterwards."""
+    """A temporary session, removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-selftest-") as folder:
         yield Session.create(Path(folder) / "sessions", "selftest")
 
 
 @contextmanager
 def _judges(judge: Judge, count: int) -> Iterator[SimpleQueue[WorkerProcess]]:
-    """Those that have nothing to do just now."""
+    """A queue of the idle judges."""
     free: SimpleQueue[WorkerProcess] = SimpleQueue()
     with ExitStack() as stack:
         for _ in range(count):

@@ -29,7 +29,7 @@ from ..running.runner import Runner
 
 DTYPES_OF = {"quick": ("float32",), "normal": ("float32", "float16"),
              "full": ("float32", "float64", "float16", "bfloat16")}
-_FEW_LAYERS = {"quick": 1, "normal": 8, "full": 8}  # so many layers for what needs a build per layer
+_FEW_LAYERS = {"quick": 1, "normal": 8, "full": 8}  # how many layers a case is judged on that needs a build for each layer
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is validated: variants by name (default: all) in these directions, on these workloads (default: the awkward
-    layers of the effort)."""
+    """The request: variants by name (default: all) in these directions, on these workloads (default: the awkward layers of the
+    effort)."""
 
     effort: str = "normal"
     variants: tuple[str, ...] = ()
@@ -72,13 +72,11 @@ def validate(runner: Runner, asked: Chosen, *, device: str = "auto",
              on_text: Callable[[str], None] = lambda text: None) -> list[CaseResult]:
     """Judge every chosen variant on every workload, without timing.
 
-    General variants are built once in run-time form, so the number of layers costs no builds. The effort `full` builds
-    the constant form of each as well, tries the variants that have no other form on every layer they serve, and takes
-    every precision: the one a variant names first on all layers, any other (tf32x3) on the first few it serves, and
-    each on `workloads`.
-    It is no run of a session, which judges many candidates on one workload and records each as a trial: here one build is
-    judged on many workloads, and nothing is recorded. Both have the same builds, the same judge and the same outcomes.
-    A GPU is held while kernels run on it; `on_text` gets the process it is waiting for.
+    A variant with a run-time form is built once and judged on all layers. With effort `full` its constant form is also built,
+    variants with only a constant form run on every layer that they serve, and every precision is judged: a variant's first
+    precision on all layers, others (tf32x3) on the first few layers. On `workloads` every precision is judged. This is not a
+    run of a session: one build is judged on many workloads, and nothing is recorded. The builds, the judge and the outcomes are
+    those of a run. The GPU's lock is held while kernels run; `on_text` gets the process that holds it before.
     """
     device = resolve_device(device)
     there = discover(asked.templates)
@@ -137,21 +135,22 @@ def to_json(cases: Sequence[CaseResult]) -> list[dict[str, Any]]:
 
 def planned(variants: Sequence[Variant], effort: str, sm: int, workloads: Sequence[Workload] = ()
             ) -> list[tuple[Candidate, Workload]]:
-    """What `validate` tries on a GPU of that compute capability; where one variant does not apply, another serves the layer."""
+    """The cases of `validate` on a GPU of that compute capability. A variant that cannot run on a layer has no case there."""
     served = [(c, w) for v in variants for w in workloads or _awkward(v, effort)
               for c in _candidates(v, w, full=effort == "full") if why_not(c, sm=sm) is None]
     return served if workloads else _few_layers(served, effort)
 
 
 def _awkward(variant: Variant, effort: str) -> list[Workload]:
-    """In the dtypes of that effort; a variant that computes none of them is tried in its first."""
+    """The awkward workloads in the dtypes of that effort. A variant that computes none of them is judged in its first dtype."""
     dtypes = [dtype for dtype in DTYPES_OF[effort] if dtype in variant.dtypes] or variant.dtypes[:1]
     return [w for dtype in dtypes for w in awkward_workloads(effort, dtype)]
 
 
 def _few_layers(plan: Sequence[tuple[Candidate, Workload]], effort: str) -> list[tuple[Candidate, Workload]]:
-    """What needs a build for each layer runs only on the first few layers that it serves: a variant without a run-time form
-    (with effort `full` such a variant runs on all layers), and each precision but a variant's first."""
+    """The plan without most cases that need a build for each layer. With effort `full`, precisions other than a variant's first
+    run only on the first few layers. With any other effort, variants without a run-time form run only on the first few layers.
+    """
     kept, tried = [], Counter[tuple[str, ...]]()
     for candidate, workload in plan:
         if effort == "full":
@@ -168,7 +167,7 @@ def _few_layers(plan: Sequence[tuple[Candidate, Workload]], effort: str) -> list
 
 
 def _candidates(variant: Variant, workload: Workload, *, full: bool) -> list[Candidate]:
-    forms = variant.forms if full else variant.forms[-1:]  # the last named: run-time where there is one
+    forms = variant.forms if full else variant.forms[-1:]  # the last form in the header: the run-time form, if there is one
     offered = _offered(variant, workload)
     return [Candidate(variant, workload.layer, workload.dtype, {}, precision, form)
             for precision in (offered if full else offered[:1]) for form in forms]

@@ -1,4 +1,4 @@
-"""The best known candidates of a workload, as a `Recipe` or as the entries that it is made of."""
+"""The best known candidates of a workload, as a `Recipe` or as entries."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from ...core.presets import parse_preset
 from .recipe import Recipe, fastest
 
 Row = tuple[tuple[int, ...], int, float, dict[str, int]]
-_MOST_ROWS = 12            # of evidence: the nearest
-DEFAULT_ARCH = "sm_90"     # where there is no GPU to ask
+_MOST_ROWS = 12            # the most rows of evidence; the nearest are kept
+DEFAULT_ARCH = "sm_90"     # on a machine without a GPU
 
 
 def arch_of(device: str = "auto") -> str:
-    """`sm_90` of that GPU ("auto": the first one); where it is not known, the architecture that was measured."""
+    """The architecture of that GPU, such as `sm_90` ("auto": the first GPU). Without a GPU it is `DEFAULT_ARCH`, on which the
+    shipped configs were measured."""
     cards = gpus()
     index = int(device.partition(":")[2] or 0)
     card = next((g for g in cards if g.index == index), None) if device != "cpu" else None
@@ -40,34 +41,35 @@ def best_known(workload: Workload, arch: str, *, precision: str = "", directions
                file: Path | None = None) -> dict[str, BestKnown]:
     """Direction -> its entry of `file` (default: the shipped one); directions without one are absent.
 
-    Without `precision` each direction is taken in the class that PyTorch's default really computes it in, so that the
-    result is no less exact than what it replaces. Raises `BadRequest` when there is no entry at all.
+    Without `precision`, each direction has the class in which PyTorch computes it by default. So the result is at least as
+    exact as that of PyTorch. Raises `BadRequest` if there is no entry.
     """
     found = {d: e for d in directions if (e := _of_direction(d, workload, precision, arch, file))}
     if not found:
         raise BadRequest(nothing_known(workload, arch, precision), field="best")
     both, alone = found.get(BACKWARD), [found[d] for d in (GRAD_INPUT, GRAD_WEIGHT) if d in found]
     if both and any(e.precision_class != both.precision_class for e in alone):
-        del found[BACKWARD]  # it is less exact than one of the gradients has to be
+        del found[BACKWARD]  # for one of the gradients it is not exact enough
     return found
 
 
 def nothing_known(workload: Workload, arch: str, precision: str) -> str:
-    """The sentence for a layer that no recorded bench knows."""
+    """The sentence for a layer without a best known config."""
     in_class = f" in {precision}" if precision else ""
     words = [f"--layers {parse_preset(workload.preset)[0].name}"] if workload.preset else []
     words += [f"--dtype {workload.dtype}"] if workload.dtype != "float32" else []
     words += [f"--memory-format {workload.memory_format}"] if workload.memory_format != CONTIGUOUS else []
-    how = (f"'python -m workbench bench {' '.join(words)}' measures it" if workload.preset and workload.dtype in CLASSES_OF
+    how = ("to measure one, run 'python -m workbench bench "
+           f"{' '.join(words)}'" if workload.preset and workload.dtype in CLASSES_OF
            else "choose variants instead: 'python -m workbench variants' lists them")
     return f"No best known config for {workload.layer} in {workload.dtype}{in_class} on {arch}; {how}."
 
 
 def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Path | None = None
                 ) -> tuple[Recipe, list[BestKnown]]:
-    """The recipe and the entries it is made of. Both gradients come from one launch if that is known to be faster. A direction
-    in which PyTorch was measured to be as fast is left to PyTorch; for a derived entry PyTorch's time is not known. Raises
-    `BadRequest` if nothing is left."""
+    """The recipe, and the entries from which it is made. Both gradients come from one launch if that is known to be faster. A
+    direction is left to PyTorch if PyTorch was measured to be at least as fast. For derived entries PyTorch's time is not
+    known, so they are kept. Raises `BadRequest` if no entry is left."""
     known = best_known(workload, arch, precision=precision, file=file)
     entries = {d: e for d, e in known.items() if e.derived or not e.baseline_ms or not e.ms or e.ms < e.baseline_ms}
     if not entries:
@@ -86,8 +88,8 @@ def _proven(entry: BestKnown) -> int:
 
 
 def other_dtypes(workload: Workload, arch: str, *, file: Path | None = None) -> list[Recipe]:
-    """The best recipes of the layer in the other dtypes, for the same file: those with a kernel that was measured to be faster
-    than PyTorch on that GPU."""
+    """The best recipes of the layer in its other dtypes, for the same file. Only recipes with a kernel that was measured to be
+    faster than PyTorch on that GPU count."""
     found = []
     for dtype in (d for d in CLASSES_OF if d != workload.dtype):
         with suppress(BadRequest):
@@ -96,8 +98,8 @@ def other_dtypes(workload: Workload, arch: str, *, file: Path | None = None) -> 
 
 
 def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> list[str]:
-    """What the reader of a best recipe should know: what was not measured on that GPU, or not of PyTorch. `precision`: the
-    class that was asked for; without one each direction has that of PyTorch's default."""
+    """Warnings about a best recipe: directions that were not measured on that GPU, and directions in which PyTorch's default
+    precision was not measured. `precision`: the requested class; without one each direction has that of PyTorch's default."""
     entries = list(entries)
     derived = [e.direction for e in entries if e.derived]
     unknown = [e.direction for e in entries if not precision and not e.pytorch_precision and e.dtype == "float32"]
@@ -110,9 +112,10 @@ def cautions(entries: Iterable[BestKnown], arch: str, precision: str = "") -> li
 
 
 def evidence(candidate: Candidate, arch: str) -> list[Row]:
-    """(layer's numbers, positions of the batch, times as fast as PyTorch, tunables that are not the default) of the best
-    known cells of that GPU in the candidate's direction, dtype and precision class, the nearest first. 0 times where another
-    variant or precision was the fastest, or PyTorch's time is not known: that speaks against the candidate."""
+    """Rows (layer's numbers, positions of the batch, speed-up over PyTorch, tunables that differ from the default) of the
+    measured cells of that GPU in the candidate's direction, dtype and precision class, the nearest first. The speed-up is 0 if
+    another variant, precision or form was the fastest, or if PyTorch's time is not known. 0 is evidence against the candidate.
+    """
     direction, variant = candidate.direction, candidate.variant
     if candidate.precision not in CLASSED:
         return []
@@ -135,8 +138,8 @@ def evidence(candidate: Candidate, arch: str) -> list[Row]:
 
 
 def header_notes(entries: Iterable[BestKnown], workload: Workload, arch: str, precision: str) -> list[str]:
-    """For the header of a file: the cautions; error and times of each direction, and the GPU they hold for; the command that
-    writes the file again."""
+    """Sentences for the header of a file: the cautions; the error and the times of each direction with their GPU; the command
+    that writes the file again."""
     entries = list(entries)
     told = []
     for e in entries:
@@ -150,7 +153,7 @@ def header_notes(entries: Iterable[BestKnown], workload: Workload, arch: str, pr
 
 
 def command(words: Sequence[str], arch: str, precision: str) -> str:
-    """The command that exports the best of these again."""
+    """The command that repeats an export of the best known kernels."""
     words = ["export", *words, *([] if "--suite" in words else ["--best"]), "--arch", arch]
     return f"{PROGRAM} {shlex.join([*words, *(['--precision', precision] if precision else [])])}"
 

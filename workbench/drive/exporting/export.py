@@ -1,6 +1,6 @@
 """Writes a recipe as one self-contained Python file: `ModelNew` with the CUDA text that was judged.
 
-The fixed part of that file is `model_new.py.txt`; written here are its docstring, the class and the CUDA sources.
+`model_new.py.txt` is the fixed part of that file. This module writes its docstring, the class and the CUDA sources.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ _DEFAULTS = {"stride": "1", "padding": "0", "output_padding": "0", "groups": "1"
 _PRECISION = {
     "ieee": "float32, every product and sum rounded as IEEE says",
     "tf32": "TF32: operands rounded to 10 bits of fraction, sums in float32",
-    "tf32x3": "three TF32 products each, about as exact as float32",
+    "tf32x3": "three TF32 products for each product, about as exact as float32",
     "fp16": "float16, sums in float32", "bf16": "bfloat16, sums in float32", "fp64": "float64",
 }
 _ABOUT_TF32 = (
     "PyTorch computes a float32 convolution in TF32 if torch.backends.cudnn.allow_tf32 is True, which is the default.",
     "A kernel in ieee or tf32x3 is then more exact than PyTorch. The results may differ by 1e-3.")
-_WIDTH = 116         # of a line of the docstring
-# KernelBench reads an answer as text and rejects these; `except` only outside comments.
+_WIDTH = 116         # characters of a line of the docstring
+# KernelBench searches the text of an answer for these words and rejects it; `except` counts only outside comments.
 _FORBIDDEN = (r"\bpass\b", r"\btry\s*:")
 _FORBIDDEN_IN_CODE = (r"\bexcept\b", r"\bimport\s+threading\b")
 
 
 def _names_taken() -> set[str]:
-    """Names at the top of the fixed part: a class of that name would hide what the file needs."""
+    """The names that the fixed part defines. A class of the same name would hide one that the file needs."""
     text = _FIXED.read_text(encoding="utf-8")
     return set(re.findall(r"^(?:class|def|import) (\w+)", text, re.M)) | set(re.findall(r"^from \S+ import (\w+)$", text, re.M))
 
 
 def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None = None, class_name: str = "ModelNew",
                 debug_sync: bool = False, notes: Sequence[str] = (), arch: str = "") -> str:
-    """The file. `recipe`: one, or several: of other layers, or of the same layer in other dtypes; the class is of the first
-    one's layer; without a `class_name` there is none, only functions. `constructor` gives the class the signature and parameter
-    names of that preset's `Model`, else it has those of nn.ConvTransposeNd. `debug_sync` turns the debug switch on that
-    KW_DEBUG_SYNC=1 turns on otherwise. `notes`: sentences about the choice that its reader should know. `arch`: what was
-    measured on that GPU near these layers goes into the file, so that it can serve them.
-
-    Raises `BadRequest` for a preset of another layer, a name that is none, or a word that KernelBench rejects.
+    """The text of the file. `recipe`: one or several, for other layers or for the same layer in other dtypes. The class is for
+    the layer of the first recipe. With an empty `class_name` the file has functions and no class. `constructor`: the class has
+    the signature and the parameter names of this preset's `Model`; by default those of nn.ConvTransposeNd. `debug_sync` turns
+    on the debug mode that KW_DEBUG_SYNC=1 turns on otherwise. `notes`: sentences for the docstring. `arch`: with it the file
+    contains the times measured on that GPU for similar layers, from which it decides whether its kernels are used for other
+    layers. Raises `BadRequest` for a preset of another layer, for an invalid `class_name`, and for a word that KernelBench
+    rejects.
     """
     recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
     first = recipes[0]
@@ -75,7 +75,7 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
                          f"export it without the preset.", field="constructor")
     kernels = [[(c, render(c)) for c in r.chosen.values()] for r in recipes]
     proven = {c: r.proven[d] for r in recipes for d, c in r.chosen.items() if d in r.proven}
-    every: list[tuple[Candidate, Rendered]] = []      # of two for one layer and dtype the first
+    every: list[tuple[Candidate, Rendered]] = []      # of several for one direction, layer and dtype, the first counts
     for one, rendered in (pair for found in kernels for pair in found):
         if all((one.direction, one.dtype, one.layer) != (c.direction, c.dtype, c.layer) for c, _ in every):
             every.append((one, rendered))
@@ -122,17 +122,16 @@ def suite_files(suite: str, arch: str, *, precision: str = "") -> Iterator[tuple
 
 
 def constructor_arguments(layer: ConvTranspose, preset: Preset | None = None) -> list[Any]:
-    """Positional arguments that make this layer with the exported class (KernelBench's `get_init_inputs`)."""
+    """The positional arguments with which the exported class constructs this layer (KernelBench's `get_init_inputs`)."""
     ignored = preset.ignored if preset else ()
     return [int(_DEFAULTS[name]) if name in ignored else _argument(getattr(layer, name))
             for name in (preset.constructor if preset else _FREE)]
 
 
 def verify(call: Callable[[ModuleOrder], ModuleJudged], order: ModuleOrder) -> ModuleJudged:
-    """Run the exact text in a fresh worker, on the CPU with its build directed to the emulator.
-
-    `call` reaches that worker. A file that kills its process or hangs has its status, too. Raises `BadRequest` when the
-    order itself cannot be carried out.
+    """Run the exported text in a fresh worker. On the CPU its kernels are built for the emulator. `call` sends the order to the
+    worker. If the file kills its process or hangs, the reply has the corresponding status. Raises `BadRequest` if the order
+    itself cannot be carried out.
     """
     require_torch()
     try:
@@ -144,8 +143,8 @@ def verify(call: Callable[[ModuleOrder], ModuleJudged], order: ModuleOrder) -> M
 
 
 def proof_workload(workload: Workload, device: str) -> Workload:
-    """The tensors the proof uses: as they are on a GPU; on the emulator the same layer with a small input, because
-    the emulator is thousands of times slower. Batch 2 at most, and few but several tiles of positions."""
+    """The workload on which an exported file is judged. On a GPU it is the given one. On the emulator, which is thousands of
+    times slower, the input is small: a batch of at most 2, and only a few tiles of positions."""
     if device != "cpu":
         return workload
     size = workload.input_size
@@ -159,14 +158,14 @@ def proof_workload(workload: Workload, device: str) -> Workload:
 
 def module_order(text: str, workload: Workload, *, device: str, scratch: Path, preset: Preset | None = None,
                  class_name: str = "ModelNew") -> ModuleOrder:
-    """The order to judge an exported file. `preset`: whose constructor the file has."""
+    """The order to judge an exported file. `preset`: the preset whose constructor the file has."""
     return ModuleOrder(text, workload, tuple(constructor_arguments(workload.layer, preset)), device, scratch, class_name,
                        attribute=preset.attribute if preset else "")
 
 
 def _docstring(recipes: Sequence[Recipe], kernels: Sequence[Sequence[tuple[Candidate, Rendered]]], preset: Preset | None,
               notes: Sequence[str]) -> str:
-    """The first part of the file's docstring; `kernels`: those of each recipe."""
+    """The first part of the file's docstring; `kernels`: the kernels of each recipe."""
     layer, dtypes = recipes[0].layer, list(dict.fromkeys(r.workload.dtype for r in recipes))
     titles = list(dict.fromkeys(str(r.layer) for r in recipes))
     title = titles[0] if len(titles) == 1 else f"{len(titles)} layers"
@@ -258,7 +257,7 @@ def _rule(candidate: Candidate) -> str:
 
 
 def _filled(items: Iterable[str]) -> str:
-    """As many in a line as it holds."""
+    """The items in lines, as many in each line as fit."""
     lines = [""]
     for item in items:
         if len(lines[-1]) + len(item) >= _WIDTH or len(lines) == 1:
@@ -268,12 +267,12 @@ def _filled(items: Iterable[str]) -> str:
 
 
 def _first(rules: Mapping[str, str], rule: str) -> str:
-    """The first template with that rule."""
+    """The key of the first template with that rule."""
     return next(key for key, found in rules.items() if found == rule)
 
 
 def _name(kernels: Sequence[tuple[Candidate, Rendered]]) -> str:
-    """Of the file's operators: two files with other kernels have other names."""
+    """The namespace of the file's operators. Files with different kernels have different names."""
     return "kw_" + hashlib.sha256("".join(rendered.candidate_id for _, rendered in kernels).encode()).hexdigest()[:8]
 
 
@@ -319,7 +318,7 @@ def _rows(items: Iterable[str], indent: int = 4) -> str:
 
 
 def _literal(text: str) -> str:
-    """A Python literal of exactly this text, raw and over many lines where that is possible."""
+    """A Python literal for this text. If possible it is a raw string over several lines."""
     if '"""' in text or text.endswith(("\\", '"')) or "\r" in text:
         return repr(text)
     return f'r"""{text}"""'
@@ -335,4 +334,4 @@ def _check_words(text: str) -> None:
         for pattern, where in (*((p, line) for p in _FORBIDDEN), *((p, code) for p in _FORBIDDEN_IN_CODE)):
             if found := re.search(pattern, where):
                 raise BadRequest(f"The exported file would contain {found[0]!r}, which KernelBench rejects, in the "
-                                 f"line {line.strip()!r}; write that line of the template with other words.", field="source")
+                                 f"line {line.strip()!r}; use other words in that line of the template.", field="source")

@@ -20,7 +20,8 @@ from .recipe import Recipe, fastest
 
 
 def best_rows(run: Run) -> dict[str, Row]:
-    """Direction -> the row whose trial is right and fastest (first, where no GPU timed it), of the fastest recipe."""
+    """Direction -> the row with the fastest right trial, for the directions of the fastest recipe. Without GPU times it is the
+    first right row."""
     times = {t.trial_id: t.kernel_ms.median_ms if t.kernel_ms and not is_emulated(t) else float("inf")
              for t in run.trials if t.ok}
     best: dict[str, Row] = {}

@@ -16,11 +16,11 @@ from ...core.variants import TEMPLATES, find
 
 @dataclass(frozen=True)
 class Recipe:
-    """One candidate per direction; None leaves the direction to PyTorch. `backward` is launched where both gradients
-    are wanted; where one of them is, the candidate of that direction, or without one `backward`, whose other result is
-    dropped. `proven`: direction -> the GPU generation (90) on which its candidate was measured to be faster than PyTorch, 0 for
-    nowhere; absent where somebody chose the candidate. Raises `BadRequest` for candidates that do not belong to the workload
-    or the direction.
+    """One candidate per direction; None leaves the direction to PyTorch. `backward` is launched if both gradients are needed.
+    If only one is needed, the candidate of that direction is launched. Without one, `backward` is launched and its other result
+    is discarded. `proven`: direction -> the GPU generation (such as 90) on which the candidate was measured to be faster than
+    PyTorch; 0 if on none. A direction is absent if a person chose the candidate. Raises `BadRequest` for candidates that do not
+    fit the workload or the direction.
     """
 
     workload: Workload
@@ -44,7 +44,7 @@ class Recipe:
 
     @property
     def chosen(self) -> dict[str, Candidate]:
-        """Launch -> its candidate, without the launches that have none."""
+        """Launch -> its candidate. Launches without a candidate are absent."""
         return {d: c for d in LAUNCHES if (c := getattr(self, d)) is not None}
 
     @property
@@ -53,7 +53,8 @@ class Recipe:
 
     @property
     def precision(self) -> dict[str, str]:
-        """Direction -> the precision it is computed in where all are wanted; those left to PyTorch are absent."""
+        """Direction -> the precision in which it is computed if all directions are needed. Directions left to PyTorch are
+        absent."""
         found = {d: getattr(self, d) if d == FORWARD else self.backward or getattr(self, d) for d in DIRECTIONS}
         return {d: c.precision for d, c in found.items() if c is not None}
 
@@ -63,22 +64,22 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Recipe:
-        """The recipe again, with the templates as they are now. Raises `BadRequest` when a variant is gone."""
+        """The recipe from its JSON, with the present templates. Raises `BadRequest` if a variant no longer exists."""
         workload = Workload.from_json(data["workload"])
         chosen = {d: _from_json(data[d], workload) for d in LAUNCHES if data.get(d)}
         return cls.of(workload, chosen, proven=data.get("proven"))
 
 
 def fastest(ms: Mapping[str, float]) -> tuple[str, ...]:
-    """Launches of the fastest recipe, from the least time of each: all but a `backward` that is slower than the two
-    gradients one after the other."""
+    """The launches of the fastest recipe. `ms`: the least time of each launch. All launches are used, except a `backward` that
+    is slower than the two gradients one after the other."""
     alone = ms.get(GRAD_INPUT, inf) + ms.get(GRAD_WEIGHT, inf)
     worth = BACKWARD in ms and (ms[BACKWARD] < alone or not {GRAD_INPUT, GRAD_WEIGHT} <= set(ms))
     return tuple(d for d in LAUNCHES if d in ms and (d != BACKWARD or worth))
 
 
 def serves_any_layer(candidate: Candidate) -> bool:
-    """Whether its launcher takes every layer as an argument."""
+    """Whether its launcher takes the layer's parameters at run time and has no condition on them."""
     conditions = (*candidate.variant.needs, *(text for _, text in candidate.variant.derived))
     return candidate.form == "runtime" and not any("layer." in c for c in conditions)
 

@@ -8,19 +8,20 @@ from typing import Self
 
 
 class Background:
-    """A subclass does the work in `_work`. `said`: each text, with its seconds from the start. `problem`: why it failed."""
+    """A subclass does the work in `_work`. `said`: all texts, each with its seconds from the start. `problem`: why it failed.
+    """
 
     def __init__(self, name: str) -> None:
         self.said: list[tuple[float, str]] = []
         self.problem = ""
         self._begun = time.monotonic()
         self._stopped = threading.Event()
-        self._ended = threading.Event()  # a join that a KeyboardInterrupt ends marks the thread as ended
+        self._ended = threading.Event()  # after a join that was ended by KeyboardInterrupt, Python reports the thread as ended
         self._thread = threading.Thread(target=self._run, daemon=True, name=name)
 
     @property
     def text(self) -> str:
-        """What happens now."""
+        """The current step."""
         return self.said[-1][1] if self.said else "starting"
 
     @property

@@ -17,7 +17,7 @@ _POLL_S = 0.05
 
 
 class DaemonThreads(Executor):
-    """`size` threads; results, errors and order of work as with `ThreadPoolExecutor`."""
+    """An executor of `size` threads. Results, errors and the order of work are as in `ThreadPoolExecutor`."""
 
     def __init__(self, size: int) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -42,19 +42,20 @@ class DaemonThreads(Executor):
 
 
 class Shared(Generic[T]):
-    """Items that several threads take from one source. A thread that cannot finish its item gives it back to the others.
-    `items` is asked by one thread at a time; None from it means that there is nothing just now."""
+    """Items that several threads take from one source. A thread that cannot finish its item gives it back to the others. Only
+    one thread at a time reads `items`. If it gives None, no item is available at the moment."""
 
     def __init__(self, items: Iterator[T | None]) -> None:
         self._items = items
         self._asking = threading.Lock()
         self._counting = threading.Lock()
         self._returned: list[T] = []
-        self._out = 0            # taken, neither done nor given back
+        self._out = 0            # number of items that were taken and are neither done nor given back
         self._ended = False
 
     def take(self) -> T | None:
-        """The next item; None when there will be none. While others hold items it waits: they may give them back."""
+        """The next item; None if there will be no more. It waits while other threads hold items, because they may give them
+        back."""
         while True:
             with self._asking:
                 item = self._next()
@@ -80,7 +81,7 @@ class Shared(Generic[T]):
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left, and nobody holds anything."""
+        """Whether no item is left and no thread holds one."""
         with self._counting:
             return self._ended and not self._out and not self._returned
 

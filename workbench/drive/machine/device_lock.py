@@ -1,4 +1,4 @@
-"""One run at a time on a device. The text of a lock file says who holds it; if the holder dies, the system frees the lock."""
+"""One run at a time on a device. A lock file contains the name of its holder. If the holder dies, Linux releases the lock."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _UNNAMED = "another process"
 
 
 class DeviceLock:
-    """`acquire` waits, telling for whom, until it holds the device, or `cancelled` says to give up.
-
-    `device`: "cpu" or "cuda:N" of this process. Two locks exclude each other in one process too, so none is taken twice.
+    """The lock of a device. `acquire` waits until it holds the device or until `cancelled` is set, and reports the process that
+    it waits for. `device`: "cpu" or "cuda:N" of this process. Two locks of one device also exclude each other in the same
+    process.
     """
 
     def __init__(self, device: str) -> None:
@@ -36,7 +36,7 @@ class DeviceLock:
         self._fd: int | None = None
 
     def acquire(self, *, cancelled: threading.Event, waiting: Callable[[str], None]) -> bool:
-        """True when the device is ours, False when `cancelled` was set first."""
+        """True if the lock is held, False if `cancelled` was set first."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         said = seen = ""
         while True:
@@ -45,7 +45,8 @@ class DeviceLock:
                 break
             except BlockingIOError:
                 holder = self.holder()
-                if holder != said and (holder != _UNNAMED or seen == _UNNAMED):  # it is about to write or has removed its name
+                # A holder without a name is writing or removing it just now.
+                if holder != said and (holder != _UNNAMED or seen == _UNNAMED):
                     waiting(holder)
                     said = holder
                 seen = holder
@@ -76,9 +77,8 @@ class DeviceLock:
 @contextmanager
 def held(device: str, on_text: Callable[[str], None] = lambda text: None,
          stopped: threading.Event | None = None) -> Iterator[None]:
-    """Holds a GPU for work that is not a run. The CPU is not held. `on_text` gets the process it is waiting for.
-
-    Raises `RuntimeError` when `stopped` is set while it waits.
+    """Holds the lock of a GPU for work that is not a run. The CPU needs no lock. `on_text` gets the process that holds the lock
+    before. Raises `RuntimeError` if `stopped` is set during the wait.
     """
     if device == "cpu":
         yield
@@ -100,7 +100,8 @@ def held(device: str, on_text: Callable[[str], None] = lambda text: None,
 
 
 def _key(device: str) -> str:
-    """The same for whoever means this device: CUDA_VISIBLE_DEVICES may give one GPU several numbers, never two UUIDs."""
+    """A name of the device that is the same in all processes. With CUDA_VISIBLE_DEVICES a GPU can have several numbers, but it
+    has only one UUID."""
     if device == "cpu":
         return f"cpu-{platform.machine()}"
     return next((gpu.uuid for gpu in gpus() if device == f"cuda:{gpu.index}"), device)

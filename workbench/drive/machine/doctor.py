@@ -33,7 +33,8 @@ _PACKAGES = {"numpy": "needed for every check", "pandas": "tables of trials, als
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked for. `found` is None when it is not there; `command` would bring it, None when nothing is to do."""
+    """One part that was searched for. `found`: None if it is missing. `command`: the command that installs it, or None if there
+    is nothing to do."""
 
     name: str
     found: str | None
@@ -49,7 +50,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """All findings, in the order in which they enable each other."""
+    """All findings. Each comes after the ones that it depends on."""
     tools, torch, cards = find_toolchain(), torch_info(), gpus()
     found: list[Finding | None] = [_platform(), _torch(torch), *map(_package, _PACKAGES), _compiler(tools),
                                     _ninja(tools), _gpu(cards)]
@@ -65,7 +66,7 @@ def examine() -> list[Finding]:
 
 
 def devices(findings: list[Finding] | None = None) -> list[str]:
-    """Devices that work now, best first."""
+    """The devices on which kernels can run now, GPUs first."""
     findings = findings or examine()
     found = {f.name: f for f in findings}
     usable = [f"cuda:{gpu.index}" for gpu in gpus()] if found["GPU"].ok and gpu_lacks(findings) is None else []
@@ -73,8 +74,9 @@ def devices(findings: list[Finding] | None = None) -> list[str]:
 
 
 def gpu_lacks(findings: list[Finding] | None = None) -> Finding | None:
-    """What keeps kernels from running on a GPU that is there: torch, its CUDA, or a compiler; None when nothing does."""
-    if findings is None:  # only what is asked for: `examine` tries the sandbox too
+    """The finding because of which kernels cannot run on the machine's GPU: torch, its CUDA, or a compiler. None if they can.
+    """
+    if findings is None:  # only these three: `examine` would also try the sandbox
         torch = torch_info()
         findings = [f for f in (_torch(torch), _torch_for_gpu(torch, True), _nvcc(find_toolchain(), torch, True)) if f]
     found = {f.name: f for f in findings}
@@ -82,8 +84,8 @@ def gpu_lacks(findings: list[Finding] | None = None) -> Finding | None:
 
 
 def resolve_device(name: str) -> str:
-    """"auto" -> "cuda:0" where kernels run on a GPU, else "cpu". Raises `BadRequest` for a device that is not there, and
-    for a GPU that this torch cannot use; without nvcc it can still be named, for what needs no build."""
+    """The device for a name. "auto" is "cuda:0" if kernels can run on a GPU, else "cpu". Raises `BadRequest` for a device that
+    does not exist, and for a GPU that this torch cannot use. A GPU can be named without nvcc, for work without a build."""
     if name == "cpu":
         return name
     there = [f"cuda:{gpu.index}" for gpu in gpus()]
@@ -100,7 +102,7 @@ def resolve_device(name: str) -> str:
 
 
 def summary(findings: list[Finding]) -> str:
-    """One sentence: what works now."""
+    """One sentence that says what works now."""
     where = devices(findings)
     if not where:
         need = next(f for f in findings if not f.ok and f.command)
@@ -184,17 +186,17 @@ def _optional(name: str, path: Path | None, works: str, how: str) -> Finding:
 
 
 def _ncu(tools: Toolchain, has_gpu: bool) -> Finding:
-    """Whether the driver refuses is known for certain only when ncu asks it."""
+    """The finding for ncu. Whether the driver refuses access to the counters is certain only when ncu runs."""
     works = "counts what limits a kernel on a GPU (the verb profile)"
     if not tools.ncu:
         return _optional("ncu", None, works, "Nsight Compute, part of the CUDA toolkit")
-    lacks = "; there is no GPU here" if not has_gpu else "; ; only administrators may read the GPU's counters here" if (
+    lacks = "; there is no GPU here" if not has_gpu else "; only administrators may read the GPU's counters here" if (
         counters_restricted()) else ""
     return Finding("ncu", str(tools.ncu), works + lacks)
 
 
 def _sandbox() -> Finding:
-    """What would hold the file of a check. Whether another user can run it is only found out by a check."""
+    """The finding for the sandbox of a checked file. Only a check finds out whether the file can run as another user."""
     why = bwrap_problem()
     sockets = "" if seccomp_problem() else "all"
     more = f"; sockets are not refused: {seccomp_problem()}" if seccomp_problem() else ""

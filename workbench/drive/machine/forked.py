@@ -1,4 +1,5 @@
-"""Workers as forks of one process that has imported torch (`measure.fork_server`). All of this process share that one."""
+"""Starts workers as forks of one process that has imported torch (`measure.fork_server`). All workers of this process use the
+same one."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from ...core.process_orders import ForkOrder
 from ...core.typed import to_json
 
-_SERVER = "workbench.measure.fork_server"  # its name: what imports torch is never imported here
-# Read when they are needed. Python, torch or a library below it may have read any other one when it was loaded.
+_SERVER = "workbench.measure.fork_server"  # a name, because this process must not import a module that imports torch
+# Variables that are read only when they are needed. Any other variable may have been read when Python, torch or a library was
+# loaded.
 _READ_LATE = ("PATH", "TMPDIR", "PYTEST_CURRENT_TEST")
 _READ_LATE_BEGIN = ("KW_", "KERNEL_WORKBENCH_", "CUDACPU_")
 _lock = threading.Lock()
@@ -25,8 +27,8 @@ _server: _Server | None = None
 
 
 def fork(words: Sequence[str], fds: Sequence[int], environment: Mapping[str, str], common: Mapping[str, str]) -> Forked | None:
-    """`python -u -m` these words, in a session of its own. `fds`: requests, replies, log. `common`: the environment of most
-    workers. None where this one needs a new interpreter."""
+    """Fork a process that runs `python -u -m` with these words, in its own session of processes. `fds`: requests, replies, log.
+    `common`: the environment of most workers. None if this worker needs a new interpreter."""
     global _server
     early = _read_early(environment)
     if early != _read_early(common):
@@ -39,7 +41,7 @@ def fork(words: Sequence[str], fds: Sequence[int], environment: Mapping[str, str
                 return None
             try:
                 return _server.fork(words, fds, environment)
-            except (BrokenPipeError, ConnectionResetError):  # somebody has ended it
+            except (BrokenPipeError, ConnectionResetError):  # the server was ended
                 _server.close()
                 _server = None
             except OSError:  # the variables are too long for a message
@@ -53,7 +55,8 @@ def there() -> bool:
 
 
 class Forked:
-    """As `subprocess.Popen`. The server waits for the process in our place, and does not let go of its number before `end`."""
+    """A forked process, with the interface of `subprocess.Popen`. Its parent is the server, which waits for it. The process id
+    is not reused before `end`."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -64,17 +67,17 @@ class Forked:
 
     @property
     def pid(self) -> int | None:
-        """None until it has begun."""
+        """The process id; None until the process has started."""
         self._listen(0)
         return self._pid
 
     def poll(self) -> int | None:
-        """How it ended; None while it runs."""
+        """The exit code; None while it runs."""
         self._listen(0)
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """How it ended. Raises `subprocess.TimeoutExpired`."""
+        """Wait for the end; returns the exit code. Raises `subprocess.TimeoutExpired`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._code is None:
             left = None if deadline is None else deadline - time.monotonic()
@@ -90,7 +93,7 @@ class Forked:
         self._signal(signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill the process and its group. If it has not begun yet, it will not begin."""
+        """Kill the process and its group. If it has not started yet, it will not start."""
         if (pid := self.pid) is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
@@ -104,7 +107,7 @@ class Forked:
                 os.kill(pid, number)
 
     def _listen(self, seconds: float | None) -> None:
-        """Take what the channel holds, after waiting so long for it."""
+        """Read the channel, waiting up to `seconds` for data."""
         if self._code is not None:
             return
         poll = select.poll()
@@ -120,7 +123,7 @@ class Forked:
                 else:
                     self._code = int(number)
             if not data and self._code is None:
-                self._code = -signal.SIGKILL  # the server has ended, and nobody else knows
+                self._code = -signal.SIGKILL  # the server has ended, so the real exit code is unknown
 
 
 class _Server:

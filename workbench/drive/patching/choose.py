@@ -1,5 +1,5 @@
-"""The distinct layers of a model, and a recipe for each: the best known one, if it was measured; else on a GPU the fastest of
-what is measured here; on the emulator the general kernels, which serve every layer."""
+"""The distinct layers of a model, and a recipe for each. The recipe is the best known one, if it was measured. Otherwise, on a
+GPU it has the fastest kernels that are measured here; on the emulator it has the general kernels, which serve every layer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ...core.variants import discover
 from ..exporting.best_recipe import best_recipe
 from ..exporting.recipe import Recipe
 
-GENERAL = "naive"                 # variants whose name begins so are right for every layer, and slow
+GENERAL = "naive"                 # the names of general variants begin with this: they serve every layer and are slow
 Measured = Callable[[Workload, Recipe | None], Recipe | None]
 
 
 @dataclass(frozen=True)
 class Distinct:
-    """Instances with the same numbers and dtype. The workload is that of their largest call."""
+    """Instances of nn.ConvTranspose with the same parameters and dtype. The workload is that of their largest call."""
 
     workload: Workload
     layers: tuple[FoundLayer, ...]
@@ -35,14 +35,14 @@ class Distinct:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A recipe with where it comes from, or None and why there is none."""
+    """A recipe and its origin; or None, and the reason in `origin`."""
 
     recipe: Recipe | None
     origin: str
 
 
 def distinct(layers: tuple[FoundLayer, ...]) -> list[Distinct]:
-    """Those that can be replaced, one for each layer and dtype, in the model's order."""
+    """The layers that can be replaced, grouped by layer and dtype, in the model's order."""
     groups: dict[tuple[object, str], list[tuple[Workload, FoundLayer]]] = {}
     for layer in layers:
         call = layer.largest
@@ -55,8 +55,9 @@ def distinct(layers: tuple[FoundLayer, ...]) -> list[Distinct]:
 
 
 def choose(workload: Workload, *, arch: str, emulated: bool, train: bool, measured: Measured) -> Chosen:
-    """`measured` runs candidates on the GPU and returns the fastest right ones that beat PyTorch; it is given those that are
-    derived for this layer, if there are any. Without `train` only forward is asked for."""
+    """Choose a recipe. `measured` runs candidates on the GPU and returns a recipe of the fastest right ones that are faster
+    than PyTorch. It also gets the derived recipe of this layer, if there is one. Without `train` the recipe has only forward.
+    """
     derived: Recipe | None = None
     try:
         derived, entries = best_recipe(workload, arch)
@@ -75,7 +76,7 @@ def choose(workload: Workload, *, arch: str, emulated: bool, train: bool, measur
 
 
 def _only_forward(recipe: Recipe, origin: str, train: bool) -> Chosen:
-    """Without training the gradients would be built and judged for nothing. What was proven elsewhere does not count: each
+    """Without training the recipe has only forward, because the gradients are not used. `proven` is left out, because each
     layer is timed in its model."""
     if train:
         return Chosen(Recipe.of(recipe.workload, recipe.chosen), origin)

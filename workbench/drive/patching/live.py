@@ -1,7 +1,6 @@
-"""A model that exists only in the caller's process, in a notebook say. It is run and patched there.
-
-This is the one place where code of `measure` runs outside a worker: the model cannot leave the process, and its torch is there
-already. Kernels are built and judged in workers first, as everywhere.
+"""A model that exists only in the caller's process, for example in a notebook. It is run and patched there. Only here does code
+of `measure` run outside a worker, because the model cannot be sent to another process. Its kernels are first built and judged
+in workers, as always.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _MEASURE = f"{__package__.rpartition('.drive')[0]}.measure.patching"
 
 
 class LiveModel:
-    """The model with the inputs of one call, as a `ModelHost`. Raises `BadRequest` for what is no torch.nn.Module."""
+    """The model with the inputs of one call, as a `ModelHost`. Raises `BadRequest` if it is not a torch.nn.Module."""
 
     def __init__(self, model: Any, inputs: Any) -> None:
         if isinstance(model, type):
@@ -53,13 +52,13 @@ class LiveModel:
         return patched
 
     def keep(self, result: PatchResult) -> None:
-        """Patch the model itself with what the report keeps."""
+        """Patch the model itself: replace the layers that the report keeps."""
         if result.text:
             self._file = import_module(f"{_MEASURE}.replace").PatchFile(result.text, result.report.source.device)
             self._file.patch(self._model, [path for row in result.report.kept for path in row.found.paths])
 
     def unpatch(self) -> list[str]:
-        """Undo `keep`; the paths."""
+        """Undo `keep`. Returns the paths of the restored layers."""
         undone: list[str] = self._file.unpatch(self._model) if self._file else []
         return undone
 
@@ -73,6 +72,6 @@ class LiveModel:
         finally:
             for module, training in modes.items():  # parents come first
                 if module.training != training:
-                    module.train(training)          # one of its own may do more: merge weights, say
+                    module.train(training)          # a module's own train() may do more, for example merge weights
             for module, training in modes.items():
                 module.training = training

@@ -56,13 +56,13 @@ LIMIT_S = 1800.0
 
 @dataclass(frozen=True)
 class PatchRequest:
-    """What a front end asks for. `source.device` is "cpu" or "cuda:N" already. Raises `BadRequest`."""
+    """The request of a user interface. `source.device` is already resolved to "cpu" or "cuda:N". Raises `BadRequest`."""
 
     source: ModelSource
     keep: str = FASTER_ONLY
     effort: str = "normal"
     limit_s: float = LIMIT_S
-    tune: bool = False                   # first search for the fastest kernel of each layer, a minute each
+    tune: bool = False                   # first tune each layer, which takes about a minute for each
 
     def __post_init__(self) -> None:
         for name, value, known in (("keep", self.keep, KEEP), ("effort", self.effort, EFFORTS)):
@@ -71,7 +71,7 @@ class PatchRequest:
 
     @property
     def command(self) -> str:
-        """The command that repeats it; empty for a model of the caller's process."""
+        """The command that repeats this request; empty for a model in the caller's process."""
         source = self.source
         if source.model == LIVE:
             return ""
@@ -96,7 +96,7 @@ class ModelHost(Protocol):
 
 @dataclass(frozen=True)
 class PatchResult:
-    """`text`: the file with what is kept; empty where nothing is."""
+    """`text`: the patch file with the layers that stay replaced; empty if there are none."""
 
     report: PatchReport
     text: str
@@ -104,7 +104,8 @@ class PatchResult:
 
 def patch(request: PatchRequest, runner: Runner, *, on_text: Callable[[str], None] = lambda text: None,
           stopped: threading.Event | None = None, host: ModelHost | None = None) -> PatchResult:
-    """Find, judge, time, keep what wins. Raises `BadRequest` when the model cannot be loaded or fails without us."""
+    """Find the layers, judge kernels for them, time them, and keep the replacements that are faster. Raises `BadRequest` if the
+    model cannot be loaded or fails unpatched."""
     require_torch()
     begun, source = time.monotonic(), request.source
     emulated = source.device == "cpu"
@@ -138,13 +139,13 @@ def patch(request: PatchRequest, runner: Runner, *, on_text: Callable[[str], Non
 
 
 class Patch(Background):
-    """One patch under way, or done: `result` is there when `done`. It has a runner of its own."""
+    """One patch, running or done. `result` is set when it is `done`. It has its own runner."""
 
     def __init__(self, request: PatchRequest) -> None:
         super().__init__("patch")
         self.request = request
         self.result: PatchResult | None = None
-        self.defect: WorkerFailed | None = None   # of the workbench itself
+        self.defect: WorkerFailed | None = None   # a defect of the workbench
         self._runner = Runner()
 
     def stop(self) -> None:
@@ -168,7 +169,7 @@ class Patch(Background):
 
 
 class _Worker:
-    """A measure worker of its own: the user's code may change that process as it likes."""
+    """A separate measure worker, because the user's code may change the state of its process."""
 
     def __init__(self, process: WorkerProcess, request: PatchRequest, stopped: threading.Event | None) -> None:
         self._process, self._limit_s, self._stopped = process, request.limit_s, stopped
@@ -207,7 +208,7 @@ def _told(error: WorkerFailed) -> Exception:
 
 def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text: Callable[[str], None],
             stopped: threading.Event | None) -> tuple[list[LayerRecipe], dict[str, PatchedLayer]]:
-    """The right recipes, and a row for each instance, by its first path."""
+    """The recipes that were judged right, and a row for each instance; the key is its first path."""
     source = request.source
     rows = {layer.paths[0]: PatchedLayer(layer, False, layer.why_not) for layer in inspected.layers}
     right = []
@@ -235,7 +236,8 @@ def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text
 
 def _tune(workload: Workload, request: PatchRequest, runner: Runner, on_text: Callable[[str], None],
           stopped: threading.Event | None) -> None:
-    """What it finds is kept in the local store, where `choose` finds it. Not again what was tuned here before."""
+    """Tune a layer. The result is kept in the local store, which `choose` reads. Directions that were tuned here before are not
+    tuned again."""
     if request.source.device == "cpu":
         on_text("Nothing is tuned on the CPU: its times do not predict a GPU.")
         return
@@ -249,11 +251,12 @@ def _tune(workload: Workload, request: PatchRequest, runner: Runner, on_text: Ca
 
 def search(request: TuneRequest, session: Session, runner: Runner, on_text: Callable[[str], None],
            stopped: threading.Event | None = None) -> None:
-    """Tune one layer. A stop or an interrupt ends more than that: it is raised again, after it was said how to go on."""
+    """Tune one layer. After a stop or an interrupt, the command to continue is printed and the exception is raised again,
+    because the caller must end too."""
     try:
         found = tune(request, session, runner, on_line=on_text)
     except BadRequest as error:
-        on_text(str(error))   # no fast variant serves it: PyTorch stays
+        on_text(str(error))   # no fast variant serves the layer, so PyTorch computes it
         return
     asked = stopped is not None and stopped.is_set()
     if found.state == "stopped" or asked:
@@ -261,7 +264,7 @@ def search(request: TuneRequest, session: Session, runner: Runner, on_text: Call
                 f"{PROGRAM} tune --resume {shlex.quote(session.name)}")
         if asked:
             raise RuntimeError("Stopped.")
-        raise KeyboardInterrupt   # the tune has ended orderly by it; so must the patch
+        raise KeyboardInterrupt   # the interrupt has ended the tune; it must end the patch too
 
 
 def _prove(one: LayerRecipe, request: PatchRequest, runner: Runner, on_text: Callable[[str], None]) -> ModuleJudged:
@@ -278,8 +281,9 @@ def _row(row: PatchedLayer, one: LayerRecipe, chosen: Chosen, judged: ModuleJudg
 
 def _measured(workload: Workload, derived: Recipe | None, request: PatchRequest, runner: Runner,
               on_text: Callable[[str], None]) -> Recipe | None:
-    """The fastest right candidates on this GPU, each direction only where it beats PyTorch: all variants with their defaults,
-    and what was derived. General kernels are not asked: none of them is fast on a GPU."""
+    """The recipe of the fastest right candidates on this GPU, without directions in which PyTorch is faster. The candidates are
+    all variants with their default configs, and the derived ones. General kernels are left out, because none of them is fast on
+    a GPU."""
     directions = LAUNCHES if request.source.train else LAUNCHES[:1]
     there = [c for c in candidates(workload, directions=directions) if not c.variant.name.startswith(GENERAL)]
     there += [c for d, c in (derived.chosen if derived else {}).items() if d in directions and c not in there]

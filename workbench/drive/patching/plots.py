@@ -1,4 +1,5 @@
-"""The figure of a `PatchReport`: which layers take the time, and how much faster each of them and the whole model got."""
+"""The figure of a `PatchReport`: the share of each layer in the time of the step, and the speed-up of each layer and of the
+whole model."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ _WHOLE = "the whole model"
 
 
 def figure(report: PatchReport, *, mode: str = "light") -> go.Figure:
-    """Rows are layers. Left: share of the step's time before the patch; blue is patched, grey is left. Right, where it was
-    timed: original / patched with its 95 % interval, ● inference, ◆ training step; the last row is the whole model."""
+    """Each row is a layer; the last row is the whole model. Left: the layer's share of the step's time before the patch, blue
+    if the layer is patched and grey if not. Right, if it was timed: original / patched with its 95 % interval, ● for inference
+    and ◆ for the training step."""
     colours = DARK if mode == "dark" else LIGHT
     timed = bool(report.times) or any(row.times for row in report.layers)
     names = [row.found.name for row in report.layers] + ([_WHOLE] if report.times else [])
@@ -43,7 +45,7 @@ def figure(report: PatchReport, *, mode: str = "light") -> go.Figure:
 
 
 def described(report: PatchReport) -> str:
-    """The figure in a sentence, for those who cannot see it."""
+    """The figure in one sentence, for screen readers."""
     rows = [f"{row.found.name} {numbers.share(row.found.share)}, {'patched' if row.kept else 'left'}"
             for row in report.layers]
     return "Share of each layer in the time of the step: " + ("; ".join(rows) or "there is none") + "."

@@ -14,8 +14,9 @@ _WIDTH = 110
 
 
 def verdict(report: PatchReport) -> str:
-    """One word: that of the step asked for; EMULATED without a time; SKIPPED where nothing is patched; MISMATCH where the whole
-    model gave other results."""
+    """One word. MISMATCH: the patched model gave other results. WARN: kernels of some layers are not right. SLOWER: the patched
+    model was slower, so nothing is patched. Otherwise the verdict of the requested step; EMULATED without a time; SKIPPED if
+    nothing is patched."""
     if report.differs:
         return "MISMATCH"
     if report.wrong:
@@ -45,14 +46,14 @@ def headline(report: PatchReport) -> str:
 
 
 def evidence(report: PatchReport) -> str:
-    """What stands behind the headline, or what to do next."""
+    """The sentence below the headline: the facts for it, or what to do next."""
     if report.wrong:
         return f"The kernels of {_layers(len(report.wrong))} were judged and are not right; these layers are left to PyTorch."
     if not report.layers:
         return "The model has no nn.ConvTranspose; its functional calls cannot be patched."
     if report.emulated and report.keep == FASTER_ONLY and any(row.status for row in report.layers):
-        return ("The CPU emulates the kernels, so none is known to be faster. With --keep right (in Python keep='right') each "
-                "layer whose kernels are right is patched.")
+        return ("The CPU emulates the kernels, so it is not known whether they are faster. To patch each layer whose kernels "
+                "are right, give --keep right (in Python keep='right').")
     return " ".join(f"{name}: {_drift(d)}." for name, d in report.drift.items())
 
 
@@ -70,7 +71,7 @@ def report_text(report: PatchReport) -> str:
         lines += [*aligned(rows), ""]
         lines += ["Why:", *(line for row in report.layers for line in _wrapped(f"{row.found.name}: {row.reason}", "  ")), ""]
     if report.functional:
-        lines += ["Functional calls cannot be patched, because no module holds them:",
+        lines += ["These calls of F.conv_transpose cannot be patched, because they are not calls of a module:",
                   *(f"  {c.function}  {c.file}, line {c.line}  ({c.count} {'call' if c.count == 1 else 'calls'} a step)"
                     for c in report.functional), ""]
     lines += end_to_end(report)
@@ -80,12 +81,12 @@ def report_text(report: PatchReport) -> str:
 
 
 def times_head(report: PatchReport) -> tuple[str, ...]:
-    """One column a step that was timed."""
+    """One column for each step (inference, training) that was timed."""
     return tuple(name for name in (INFERENCE, TRAINING) if any(name in row.times for row in report.layers))
 
 
 def cells(row: PatchedLayer, report: PatchReport) -> tuple[str, ...]:
-    """Of one instance: path, layer, calls, share of the step, times, kernels."""
+    """The row of one instance: path, layer, calls, share of the step, times, kernels."""
     found = row.found
     call = found.largest
     kind = f"{found.layer}" + (f", {numbers.shape(call.shape)} {call.dtype}" if call else "")
@@ -101,13 +102,13 @@ def end_to_end(report: PatchReport) -> list[str]:
     lines = []
     for name, p in report.times.items():
         lines.append(f"{name}: {numbers.time(p.original_ms)} with PyTorch, {numbers.time(p.patched_ms)} patched, {_pairs(p)}, "
-                     f"{p.samples} pairs in turns")
+                     f"{p.samples} pairs of alternating samples")
     if report.kept and report.emulated:
         lines.append("The whole model: emulated, not timed.")
     for name, d in report.drift.items():
         lines.append(f"Drift of the {name}: {_drift(d)}.")
     if report.peak_bytes:
-        lines.append(f"Memory of a step at its peak: {numbers.memory(report.peak_bytes['original'])} with PyTorch, "
+        lines.append(f"Peak memory of a step: {numbers.memory(report.peak_bytes['original'])} with PyTorch, "
                      f"{numbers.memory(report.peak_bytes['patched'])} patched.")
     return [*lines, ""] if lines else []
 

@@ -1,6 +1,6 @@
 """Writes layers with their recipes as one Python file: all kernels, `patch(model)` and `unpatch(model)`.
 
-It is an exported file without a class; in the place of the class stands `patch_file.py.txt`.
+It is an exported file in which `patch_file.py.txt` takes the place of the class.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..exporting.export import export_text
 from ..exporting.recipe import Recipe
 
 _PATCH = Path(__file__).with_name("patch_file.py.txt")
-_CALLS = "# ---- Calls -"       # the part of an exported file that follows its class
+_CALLS = "# ---- Calls -"       # the first line after the class of an exported file
 _FIRST_IMPORT = "import contextlib\n"
 _WIDTH = 116
 
 
 @dataclass(frozen=True)
 class LayerRecipe:
-    """One distinct layer of the model with its recipe, and the instances that it serves: the first path of each."""
+    """One distinct layer of the model with its recipe. `paths`: the first path of each instance."""
 
     workload: Workload
     recipe: Recipe
@@ -36,11 +36,12 @@ class LayerRecipe:
 
 
 def patch_text(name: str, layers: Sequence[LayerRecipe], *, notes: Sequence[str] = ()) -> str:
-    """The file for a model of that name. `notes`: sentences for its reader. Raises `BadRequest` where there is no layer."""
+    """The text of the file for a model of that name. `notes`: sentences for its docstring. Raises `BadRequest` if there is no
+    layer."""
     if not layers:
         raise BadRequest("No layer of the model is patched, so there is no file to write.")
     text = export_text([one.recipe for one in layers], class_name="")
-    exported = text[text.index('"""', 3) + 3:]  # without its docstring
+    exported = text[text.index('"""', 3) + 3:]  # the exported file without its docstring
     for mark, put in ((_FIRST_IMPORT, f"{_FIRST_IMPORT}import copy\n"), (_CALLS, _PATCH.read_text(encoding="utf-8") + _CALLS)):
         if exported.count(mark) != 1:
             raise RuntimeError(f"An exported file has {exported.count(mark)} lines with {mark.strip()!r}; one was expected.")

@@ -1,8 +1,9 @@
-"""`RecordedSpace`: configs with the time that each took. From a session, or from a cache or T4 file of Kernel Tuner.
+"""`RecordedSpace`: configs and their measured times. It is read from a session, or from a cache file or T4 file of Kernel
+Tuner.
 
-Cache files hold `cache: {text of the config: its result}` (Kernel Tuner's own form), T4 files hold `results: [...]`, the
-exchange form of autotuners. Both may be packed with gzip. The types below are what results-schema.json 1.0.0 of
-https://github.com/odgaard/TuningSchema asks for. Times are in ms.
+Cache files have `cache: {text of the config: its result}`, Kernel Tuner's own format. T4 files have `results: [...]`, the
+exchange format of autotuners. Both may be compressed with gzip. The types below follow results-schema.json 1.0.0 of
+https://github.com/odgaard/TuningSchema. Times are in ms.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ..searching.points import Points, Value, config_text, points_from
 from ..sessions.files import is_session
 from ..sessions.session import Session
 
-SMALLEST = 2  # a space of fewer points leaves nothing to search
+SMALLEST = 2  # the fewest points of a space: a smaller one is not worth a search
 _MOST_COUNTED = 20_000  # configs before constraints: enumerating more takes minutes
 _TIMES = ("compile_time", "verification_time", "benchmark_time", "strategy_time", "framework_time")  # ms
 SCHEMA_VERSION = "1.0.0"
@@ -87,14 +88,15 @@ _INVALID = {Status.BUILD_FAILED: Invalidity.COMPILE, Status.RENDER_FAILED: Inval
 
 @dataclass(frozen=True, eq=False)
 class RecordedSpace:
-    """`ms[i]` is the time of point i, NaN where it failed; `seconds[i]` what its evaluation took, NaN where nobody noted it."""
+    """`ms[i]`: the time of point i; NaN if it failed. `seconds[i]`: how long its evaluation took; NaN if that is not recorded.
+    """
 
     name: str
     points: Points
     configs: tuple[dict[str, Value], ...]
     ms: NDArray[np.float64]
     seconds: NDArray[np.float64]
-    trials: tuple[Trial, ...] = ()  # of a session
+    trials: tuple[Trial, ...] = ()  # only for a space from a session
 
     @property
     def best_ms(self) -> float:
@@ -112,7 +114,7 @@ class RecordedSpace:
 
 @dataclass(frozen=True)
 class _Result:
-    """One config as any of the sources has it."""
+    """One config with its result, from any source."""
 
     config: dict[str, Value]
     ms: float | None
@@ -123,7 +125,7 @@ class _Result:
 def spaces_of(path: Path) -> list[RecordedSpace]:
     """The spaces that a file or a session holds; a session holds one for each layer, direction, dtype and device.
 
-    Raises `BadRequest` with one sentence where there is none."""
+    Raises `BadRequest` if there is none."""
     if not path.exists():
         raise BadRequest(f"{path} does not exist; name a session, a cache file of Kernel Tuner, or a T4 file.")
     if is_session(path):
@@ -138,14 +140,16 @@ def spaces_of(path: Path) -> list[RecordedSpace]:
 
 
 def session_spaces(session: Session) -> list[RecordedSpace]:
-    """One space for each layer, direction, dtype and device of which enough candidates were judged, the largest first."""
+    """One space for each combination of layer, direction, dtype and device with enough timed candidates. The largest space is
+    first."""
     groups: dict[tuple[Any, ...], dict[str, Trial]] = {}
     for trial in session.trials():
         if trial.kind != "candidate" or trial.forked_from:
             continue
         if trial.ok and trial.kernel_ms or not trial.ok and trial.status not in NOT_JUDGED:
             group = groups.setdefault((trial.workload.key, trial.direction, trial.workload.dtype, trial.device.key), {})
-            group[f"{family_of(trial)} {config_text(trial.tunables)}"] = trial  # the newest of a config
+            group[f"{family_of(trial)} "
+                  f"{config_text(trial.tunables)}"] = trial  # of several trials of one config the newest counts
     found = []
     for group in groups.values():
         if sum(t.kernel_ms is not None for t in group.values()) >= SMALLEST:
@@ -154,7 +158,8 @@ def session_spaces(session: Session) -> list[RecordedSpace]:
 
 
 def missing(space: RecordedSpace) -> tuple[str, ...]:
-    """A sentence for each family of a session's space of which legal configs were not tried. It enumerates them: seconds."""
+    """One sentence for each family with legal configs that were not tried, for the space of a session. It enumerates all legal
+    configs, which takes seconds."""
     families: dict[str, list[Trial]] = {}
     for trial in space.trials:
         families.setdefault(family_of(trial), []).append(trial)
@@ -189,7 +194,8 @@ def csv_of(spaces: Sequence[RecordedSpace]) -> pd.DataFrame:
 
 
 def t4_of(trials: Iterable[Trial]) -> dict[str, Any]:
-    """The T4 results of candidates. What failed at run time has no time; its status is among its measurements."""
+    """The T4 results of candidates. A candidate that failed at run time has no time, and its status is one of its measurements.
+    """
     results = [_result(trial) for trial in trials]
     if not results:
         raise BadRequest("There are no trials to write as T4 results.")
@@ -197,7 +203,7 @@ def t4_of(trials: Iterable[Trial]) -> dict[str, Any]:
             "results": [{k: v for k, v in one.items() if k != "metadata"} for one in results]}
     try:
         read(Results, data)
-    except Misfit as error:  # nobody else may get a file that does not fit the schema
+    except Misfit as error:  # never write a file that does not fit the schema
         raise ValueError(f"The T4 results do not fit their schema: {error}") from error
     return data
 
@@ -216,7 +222,7 @@ def _session_space(trials: Sequence[Trial]) -> RecordedSpace:
 
 
 def _seconds(trial: Trial) -> float | None:
-    """Build and samples; the session does not note what the rest of an evaluation took."""
+    """The seconds of build and samples. The session does not record the rest of the evaluation's time."""
     parts = [trial.build.seconds if trial.build else None,
              trial.kernel_ms.median_ms * trial.kernel_ms.samples / 1e3 if trial.kernel_ms else None]
     known = [part for part in parts if part is not None]
@@ -243,7 +249,8 @@ def _json(path: Path) -> Any:
         text = data.decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise BadRequest(f"{path} cannot be read: {error}.") from error
-    for end in ("", "}\n}", "\n}\n}"):  # a tuner that was stopped leaves its cache open, perhaps after a comma
+    # A stopped tuner leaves its cache file without the closing brackets, possibly after a comma.
+    for end in ("", "}\n}", "\n}\n}"):
         try:
             return json.loads((text.rstrip().rstrip(",") if end else text) + end)
         except ValueError:

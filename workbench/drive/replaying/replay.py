@@ -1,8 +1,7 @@
-"""Searches compared on recorded spaces: each is run many times, then scored, as a table and as a chart.
-
-The score is that of Willemsen et al., "A methodology for comparing optimization algorithms for auto-tuning", 2024, as their
-package autotuning_methodology computes it: how much of the way from *calculated* random search (0) to the optimum (1) the
-search has gone, averaged over a range of evaluations, then over spaces.
+"""Compares searches on recorded spaces. Each search is run many times and scored; the scores are shown as a table and as a
+chart. The score is that of Willemsen et al., "A methodology for comparing optimization algorithms for auto-tuning", 2024, as in
+their package autotuning_methodology. It is 0 for *calculated* random search and 1 for the optimum: the fraction of the distance
+between them, averaged over a range of evaluations and then over spaces.
 """
 
 from __future__ import annotations
@@ -39,24 +38,25 @@ if TYPE_CHECKING:
 
 Search = Callable[[RecordedSpace, int, int], list[int]]
 OURS = "surrogate"
-KERNEL_TUNER = "kt:"  # and the name of its strategy: kt:genetic_algorithm
+KERNEL_TUNER = "kt:"  # followed by the name of a strategy: kt:genetic_algorithm
 _PACKAGES = {"optuna": "optuna", "kernel_tuner": "kernel-tuner"}
 FIRST, LAST = 10, 100  # evaluations over which the score is averaged
-NEAR = 1.05            # of the optimum: near enough
+NEAR = 1.05            # times the optimum: counts as near it
 
 Floats = NDArray[np.float64]
-# Okabe and Ito's colours, told apart by the colour-blind too; each search has a dash of its own besides.
+# Okabe and Ito's colours, which colour-blind people can distinguish. Each search also has its own line pattern.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid")
-_MOST_OFF = 400.0  # percent above the optimum: what is slower is cut
+_MOST_OFF = 400.0  # percent above the optimum; larger values are cut off in the chart
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A search on one space. `best` is [repeats, evaluations], the best time so far; infinite before the first that ran."""
+    """The result of a search on one space. `best` is [repeats, evaluations]: the best time so far; infinite before the first
+    config that ran."""
 
     score: float
-    share: float  # of the optimum at the end, the geometric mean over repeats
+    share: float  # optimum / best time at the end, the geometric mean over repeats
     near: float   # share of the repeats that end within 5 % of the optimum
     best: Floats
     curve: Floats
@@ -70,21 +70,21 @@ class Replayed:
     space: str
     search: str
     outcome: Outcome
-    over_time: float | None  # the score over time; None where the space does not say what evaluations took
+    over_time: float | None  # the score over time; None if the space has no times of evaluations
     met_seconds: Floats
     best_ms: float
 
 
 def replay(spaces: Sequence[RecordedSpace], searches: Sequence[str], *, repeats: int = 100, trials: int = 100, batch: int = 1,
            jobs: int = 1) -> list[Replayed]:
-    """Every search on every space, seeds 0 to `repeats` - 1, in `jobs` processes. Raises `BadRequest` before it begins for a
-    search that there is not."""
+    """Run every search on every space with the seeds 0 to `repeats` - 1, in `jobs` processes. Raises `BadRequest` for an
+    unknown search before anything runs."""
     for name in searches:
         search(name)
     work = [(space, name, seed, trials, batch) for space in spaces for name in searches for seed in range(repeats)]
     with contextlib.ExitStack() as stack:
         if jobs > 1:
-            os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process
+            os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread for each process
             pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
             stack.enter_context(pool)
             met = list(pool.map(_one, *zip(*work, strict=True), chunksize=4))
@@ -110,7 +110,7 @@ def table(replayed: Sequence[Replayed]) -> pd.DataFrame:
 
 
 def text(frame: pd.DataFrame, *, trials: int) -> str:
-    """The table as people read it."""
+    """The table as text."""
     shown = pd.DataFrame({
         "space": frame["space"], "search": frame["search"], "score": frame["score"].map("{:+.2f}".format),
         "over time": frame["score_over_time"].map(lambda x: numbers.MISSING if pd.isna(x) else f"{x:+.2f}"),
@@ -123,7 +123,7 @@ def text(frame: pd.DataFrame, *, trials: int) -> str:
 
 
 def figure(replayed: Sequence[Replayed]) -> go.Figure:
-    """How far the best so far lies above the optimum: against trials, and against time where the spaces note it.
+    """How far the best time so far is above the optimum: over trials, and over time if the spaces have times of evaluations.
 
     A line is the median over repeats, then the mean over spaces.
     """
@@ -157,7 +157,8 @@ def figure(replayed: Sequence[Replayed]) -> go.Figure:
 
 
 def search(name: str, *, batch: int = 1) -> Search:
-    """The search of that name. `batch`: our own proposes so many at a time. Raises `BadRequest`: unknown, or not installed."""
+    """The search of that name. `batch`: how many configs our own search proposes at a time. Raises `BadRequest` if the search
+    is unknown or not installed."""
     if name == OURS:
         return partial(_surrogate, batch=batch)
     if name == "random":
@@ -196,7 +197,7 @@ def best_so_far(met_ms: Floats) -> Floats:
 
 
 def random_curve(ranked: Floats, evaluations: NDArray[np.int_]) -> Floats:
-    """What random search without replacement finds on average, calculated: of N times the best of M draws is expected at rank
+    """The calculated average result of random search without replacement. Of N times, the best of M draws has the expected rank
     M (N + 1) / (M + 1), counted from the slowest. Failed points are left out, as in the methodology."""
     count = len(ranked)
     places = np.minimum(count - 1, np.round(evaluations * (count + 1) / (evaluations + 1)).astype(int))
@@ -213,7 +214,8 @@ def median_curve(ranked: Floats, best: Floats) -> Floats:
 
 def over_time(space_ms: Floats, space_seconds: Floats, met_ms: Floats, met_seconds: Floats, *, first: int = FIRST,
               last: int = LAST, steps: int = 200) -> float | None:
-    """The score over the time that `first` to `last` evaluations of average length take. None where times are not noted."""
+    """The score, averaged over the time in which `first` to `last` evaluations of average length are made. None if the space
+    has no times of evaluations."""
     if np.isnan(space_seconds).all():
         return None
     each = float(np.nanmean(space_seconds))
@@ -246,7 +248,7 @@ def _off(curve: Floats, best_ms: float) -> Floats:
 
 
 def _against_time(of: Sequence[Replayed]) -> tuple[Floats, Floats]:
-    """Seconds, and percent above the optimum; as far as the quickest space reaches."""
+    """Seconds, and the percent above the optimum at these seconds. The curve ends where the first space ends."""
     ends = [np.cumsum(np.nan_to_num(one.met_seconds), axis=1) for one in of]
     clock = np.linspace(0, min(float(np.median(end[:, -1])) for end in ends), 200)
     rows = []
@@ -271,8 +273,8 @@ def _random(space: RecordedSpace, count: int, seed: int) -> list[int]:
 
 
 def _tpe(space: RecordedSpace, count: int, seed: int) -> list[int]:
-    """Each tunable is a categorical parameter. For a config outside the space Optuna gets "pruned", for one that was tried
-    before its time. Neither counts as an evaluation."""
+    """Optuna's TPE, with each tunable as a categorical parameter. Optuna is told "pruned" for a config outside of the space,
+    and the known time for a config that was tried already. Neither counts as an evaluation."""
     optuna = _package("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     values = _values(space)
@@ -294,7 +296,8 @@ def _tpe(space: RecordedSpace, count: int, seed: int) -> list[int]:
 
 
 def _kernel_tuner(space: RecordedSpace, count: int, seed: int, *, strategy: str) -> list[int]:
-    """In its simulation mode, from a cache file that is written for it; only the configs of the space are legal."""
+    """A strategy of Kernel Tuner in its simulation mode, with a cache file that is written for it. Only the configs of the
+    space are legal."""
     kernel_tuner = _package("kernel_tuner")
     constraint = import_module("constraint")  # it comes with Kernel Tuner
     values = _values(space)
@@ -323,15 +326,16 @@ def _kernel_tuner(space: RecordedSpace, count: int, seed: int, *, strategy: str)
 
 
 def _values(space: RecordedSpace) -> dict[str, list[Any]]:
-    """The values of each tunable, sorted. Raises `BadRequest` for several families: only our own search knows them."""
+    """The values of each tunable, sorted. Raises `BadRequest` for several families, because only our own search supports them.
+    """
     if len(set(space.points.families)) > 1:
-        raise BadRequest(f"{space.name} has several families, and tpe and kt:NAME search only one; choose {OURS} or random.")
+        raise BadRequest(f"{space.name} has several families, but tpe and kt:NAME support only one; choose {OURS} or random.")
     names = dict.fromkeys(name for config in space.configs for name in config)
     return {name: sorted({config[name] for config in space.configs}, key=lambda v: (isinstance(v, str), v)) for name in names}
 
 
 def _filled(met: list[int], space: RecordedSpace, count: int, seed: int) -> list[int]:
-    """A search that gives up before its time goes on at random, so that all are judged on as many evaluations."""
+    """Fill up a search that ends early with random points, so that all searches have the same number of evaluations."""
     left = [i for i in _random(space, len(space.ms), seed) if i not in set(met)]
     return [*met, *left][:count]
 

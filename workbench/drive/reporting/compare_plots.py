@@ -22,7 +22,7 @@ from ..sessions.files import clocks_of, samples_of
 from . import report
 from .plots import CATEGORIES, DARK, LIGHT, SYMBOLS, style, time_label
 
-# Marker and colour by direction; colour is never the only carrier.
+# Each direction has its own marker and its own colour, so that the chart is readable without colours.
 _MARKS = {FORWARD: ("circle", "#2F6FD0", "#6FA3F5"), GRAD_INPUT: ("diamond", "#E39A00", "#F0B23E"),
           GRAD_WEIGHT: ("square", "#12917A", "#35BFA3"), BACKWARD: ("triangle-up", "#B0559B", "#D884C4")}
 _GLYPHS = {FORWARD: "●", GRAD_INPUT: "◆", GRAD_WEIGHT: "■", BACKWARD: "▲"}
@@ -30,19 +30,19 @@ _GLYPHS = {FORWARD: "●", GRAD_INPUT: "◆", GRAD_WEIGHT: "■", BACKWARD: "▲
 _VERDICTS = {report.FASTER: ("triangle-up", "#0B7A5E", "#4CC9A4"), report.SLOWER: ("triangle-down", "#B3420C", "#FF8A5C"),
              SAME: ("square", "#5B6472", "#9AA4B2"), UNSURE: ("diamond", "#6B4FC0", "#A995F5")}
 _PLACES = {name: place for place, name in enumerate(PRESETS)}
-_GAP = "\u00a0\u00a0\u00a0"   # between a marker and its number
-_MOST_SAMPLES = 300  # of each trial are drawn, evenly spaced
+_GAP = "\u00a0\u00a0\u00a0"   # pixels between a marker and its number
+_MOST_SAMPLES = 300  # so many samples of each trial are drawn, evenly spaced
 _HEAT = (("#D9622B", "#F1F4F9", "#1F5FBF"), ("#C2562A", "#1A212B", "#7FAEF8"))  # bad, neither, good: light, dark
-_TURNS = 0.55  # of the way to a strong colour: from there on the number is written in the background's colour
-# Precision -> the words of its rate, the fastest first.
+_TURNS = 0.55  # from this share of the full colour on, the number is written in the background's colour
+# Precision -> the name of the units that compute it, the fastest first.
 _ROOFS = {"bf16": "bfloat16 tensor cores", "fp16": "float16 tensor cores", "tf32": "TF32 tensor cores", "ieee": "fp32",
           "fp64": "fp64"}
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """One map over layers and directions. `scale`: "ratio" (1 is the middle, 4 and more the end) or "share" (of 1).
-    `cells`: (row, column) -> (value, text, hover)."""
+    """One map over layers and directions. `scale`: "ratio" (1 has the middle colour, 4 and more the strongest) or "share" (from
+    0 to 1). `cells`: (row, column) -> (value, text, hover)."""
 
     title: str
     scale: str
@@ -51,7 +51,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class _Point:
-    """The best of ours for one layer and direction, beside what it is compared with."""
+    """One pair in a chart: our best trial for a layer and direction, and the trial that it is compared with."""
 
     label: str
     workload: Workload
@@ -65,8 +65,9 @@ class _Point:
 
 
 def roofline(pairs: Sequence[report.Pair], *, every: bool = False, mode: str = "light") -> go.Figure | None:
-    """Grey marks are B, blue ones A, a line between the two; None without a GPU whose ceilings are known. `every`: each pair,
-    not only the fastest A of each layer and direction. The largest ratio has a label, all others say it on hover.
+    """Grey marks are B, blue marks are A; a line connects the two of a pair. None without a GPU whose ceilings are known.
+    `every`: all pairs are drawn, not only the fastest A of each layer and direction. Only the largest ratio has a label; the
+    others are shown on hover.
 
     x: FLOP per byte, each tensor once; y: TFLOP/s."""
     points = [p for p in _points(pairs, every=every) if p.direction in DIRECTIONS]
@@ -102,7 +103,7 @@ def roofline(pairs: Sequence[report.Pair], *, every: bool = False, mode: str = "
 
 
 def speedups(pairs: Sequence[report.Pair], *, mode: str = "light") -> go.Figure | None:
-    """Rows are layers; x is B / A on a log scale. The pale bar reaches from 1× to what the floor would allow."""
+    """Rows are layers; x is B / A on a log scale. The pale bar ends at the largest ratio that the floor allows."""
     points = _points(pairs)
     if not points:
         return None
@@ -137,8 +138,8 @@ def speedups(pairs: Sequence[report.Pair], *, mode: str = "light") -> go.Figure 
 
 
 def dots(pairs: Sequence[report.Pair], names: Sequence[str], *, mode: str = "light") -> go.Figure | None:
-    """B / A of each pair with its 95 % interval, a row a pair, on a log axis that holds all of them; None without a ratio.
-    `names`: what each row is called."""
+    """B / A of each pair with its 95 % interval, one row for each pair, on a log axis; None without a ratio. `names`: the label
+    of each row."""
     there = [(name, pair.verdict, pair.ratio, pair.a.trial_id) for name, pair in zip(names, pairs, strict=True) if pair.ratio]
     if not there:
         return None
@@ -147,7 +148,7 @@ def dots(pairs: Sequence[report.Pair], names: Sequence[str], *, mode: str = "lig
     ends = [v for _, _, r, _ in there for v in (r.value, r.low, r.high) if v is not None]
     low, high = min(0.95, *ends), max(1.05, *ends)
     span = log10(high / low)
-    room = 0.2 if min(ends) < 1 else 0.05  # for the numbers, which stand on the side away from 1
+    room = 0.2 if min(ends) < 1 else 0.05  # space for the numbers, which are on the side away from 1
     low, high = 10 ** (log10(low) - room * span), 10 ** (log10(high) + 0.2 * span)
     figure.add_shape(type="line", x0=1, x1=1, y0=-0.5, y1=len(there) - 0.5, line={"color": colours["pytorch"], "width": 1.5})
     for verdict, (symbol, light, dark) in _VERDICTS.items():
@@ -179,8 +180,8 @@ def dots(pairs: Sequence[report.Pair], names: Sequence[str], *, mode: str = "lig
 
 
 def samples_over_time(trials: Sequence[Trial], names: Sequence[str], *, mode: str = "light") -> go.Figure | None:
-    """The samples of each trial in the order taken, on a log axis, and below them the GPU's clock where it was recorded; None
-    where no session holds samples."""
+    """The samples of each trial in the order in which they were taken, on a log axis. Below them is the GPU's clock, if it was
+    recorded. None if no session has samples."""
     colours = CATEGORIES["dark" if mode == "dark" else "light"]
     found = [(name, values, clocks_of(one), colours[i % len(colours)], SYMBOLS[i % len(SYMBOLS)])
              for i, (one, name) in enumerate(zip(trials, names, strict=True))
@@ -237,7 +238,8 @@ def steadiness(trial: Trial) -> str:
 
 
 def heat_maps(maps: Sequence[HeatMap], rows: Sequence[str], columns: Sequence[str], *, mode: str = "light") -> go.Figure:
-    """Maps side by side over shared rows, the first on top. Blue is good and orange is bad; each cell has its number."""
+    """Maps side by side with shared rows; the first row is at the top. Blue is good and orange is bad; each cell shows its
+    number."""
     colours = DARK if mode == "dark" else LIGHT
     low, middle, high = _HEAT[mode == "dark"]
     figure = make_subplots(1, len(maps), shared_yaxes=True, horizontal_spacing=0.02, subplot_titles=[m.title for m in maps])
@@ -279,7 +281,7 @@ def _points(pairs: Sequence[report.Pair], *, every: bool = False) -> list[_Point
         ours, theirs = (report.timing_of(t, pair.clock, pair.direction) for t in (pair.a, pair.b))
         if pair.ratio is None or ours is None or theirs is None or report.is_baseline(pair.a) and not every:
             continue
-        if pair.clock == "module_ms":  # what the user gets stands in the table; here it would hide the kernels' own
+        if pair.clock == "module_ms":  # module times are in the table; here they would hide the times of the kernels
             continue
         workload = pair.a.workload
         label = called(workload).removeprefix("KernelBench ")
@@ -292,14 +294,15 @@ def _points(pairs: Sequence[report.Pair], *, every: bool = False) -> list[_Point
 
 
 def _in_suite(point: _Point) -> int:
-    """Where its layer stands in the suites; layers of nobody's come last."""
+    """The place of its layer in the suites. Layers of no suite come last."""
     name = point.workload.preset.rpartition("/")[0]
     return _PLACES.get(name, len(_PLACES))
 
 
 def _roofs(figure: go.Figure, points: Sequence[_Point], ceilings: Ceilings, x0: float, x1: float,
            colours: dict[str, str]) -> None:
-    """The slope of the memory, by the first layer's own mix of reads and writes, under the rate of each precision."""
+    """The roofs: the slope of the memory rate, computed for the reads and writes of the first layer, and the compute rate of
+    each precision."""
     traffic = bytes_moved(points[0].workload, points[0].direction)
     rate = traffic.total_bytes / memory_seconds(traffic, ceilings) / 1e12
     there = {p.ours.precision.removesuffix("x3") for p in points}
@@ -321,13 +324,13 @@ def _roofs(figure: go.Figure, points: Sequence[_Point], ceilings: Ceilings, x0: 
 
 
 def _best_label(points: Sequence[_Point], xs: Sequence[float]) -> tuple[float, float, str]:
-    """The label of the largest ratio: all others say theirs on hover, so that no two labels meet."""
+    """The label of the largest ratio. The others are shown on hover, so that labels do not overlap."""
     p, x = max(zip(points, xs, strict=True), key=lambda found: found[0].ratio)
     return x, flops(p.workload, p.direction) / p.ours_ms / 1e9, f"{p.label} {numbers.ratio(p.ratio)}"
 
 
 def _ratio_ticks(low: float, high: float) -> list[float]:
-    """Some ten values between two ratios: powers of two, or steps of a hundredth and more where the two are near."""
+    """About ten values between two ratios: powers of two, or steps of 0.01 and more if the two are close."""
     if high / low < 3:
         step = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / s <= 8)
         return [round(step * i, 2) for i in range(ceil(low / step), floor(high / step) + 1)]
@@ -336,7 +339,7 @@ def _ratio_ticks(low: float, high: float) -> list[float]:
 
 
 def _ms_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten, or finer where the two are near."""
+    """1, 2 and 5 times powers of ten, or finer steps if the two are close."""
     if high / low < 3:
         step = 10.0 ** floor(log10(high - low)) / 2
         return [step * i for i in range(ceil(low / step), floor(high / step) + 1)][::2 if (high - low) / step > 10 else 1]

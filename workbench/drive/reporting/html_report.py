@@ -1,4 +1,5 @@
-"""Writes a comparison as one HTML file that needs nothing else: no network, no server. Its figures can be zoomed and hovered.
+"""Writes a comparison as one self-contained HTML file: it needs no network and no server. Its figures can be zoomed and show
+values on hover.
 
 The file holds plotly.js once, compressed; with the figures of a session it is about 2 MB.
 """
@@ -24,10 +25,10 @@ from ..running import resume
 from . import compare_plots, report, tables
 from .plots import CONFIG, DARK, LIGHT
 
-MOST_ROWS = 2000      # of a table; the CSV and JSON of the page hold all
+MOST_ROWS = 2000      # the most rows of a table; the CSV and JSON files of the page have all
 _MOST_DOTS = 60
 _MOST_SAMPLED = 6
-_FEW = 8              # rows: a longer table has a field that filters it
+_FEW = 8              # a table with more rows has a field that filters them
 _GOOD = {"OK": "good", report.FASTER: "good", report.SLOWER: "bad", "UNSURE": "uns"}
 _ENVIRONMENT = ("system", "cpu", "driver", "cuda", "nvcc", "cxx", "torch", "python")
 
@@ -55,7 +56,8 @@ def of_session(trials: Sequence[Trial], name: str) -> str:
 
 
 def of_pairs(pairs: Sequence[report.Pair], title: str, strip: tuple[str, str, str], *, every: bool = False) -> str:
-    """The report of a comparison. `strip`: badge, sentence, evidence. `every`: the roofline has each A."""
+    """The report of a comparison. `strip`: the badge, the sentence and the evidence at its top. `every`: the roofline shows all
+    pairs."""
     trials = list({t.trial_id: t for pair in pairs for t in (pair.b, pair.a)}.values())
     return _document(title, strip, [*_compared(pairs, "B", every=every), _machines(trials)])
 
@@ -87,7 +89,7 @@ def _compared(pairs: Sequence[report.Pair], against: str, *, every: bool = False
 
 
 def row_name(pair: report.Pair) -> str:
-    """What a row of the dots is called: layer, direction and A."""
+    """The label of a row of dots: layer, direction and A."""
     layer = called(pair.a.workload).removeprefix("KernelBench ")
     clock = " module_ms" if pair.clock == "module_ms" else ""
     return f"{layer} {pair.direction} {trial_name(pair.a)}{clock}"
@@ -142,7 +144,7 @@ def _count(word: str, total: int) -> str:
 
 
 def _machines(trials: Sequence[Trial]) -> _Section:
-    """Each machine that the times are of, once."""
+    """The machines on which the times were measured, each once."""
     there: dict[str, list[str]] = {}
     for t in trials:
         words = [f"{k} {t.environment[k]}" for k in _ENVIRONMENT if t.environment.get(k)]
@@ -162,7 +164,7 @@ _NEUTRAL = ("SAME", report.EMULATED, "SKIPPED", "CANCELLED", "NOTE", "READY")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Cells are HTML; a pair is a number to sort by and its text."""
+    """A table. A cell is HTML, or a pair of the number to sort by and its text."""
     def cell(value: Any) -> str:
         if isinstance(value, tuple):
             sort, text = value
@@ -187,7 +189,8 @@ def _document(title: str, strip: tuple[str, str, str], sections: Sequence[_Secti
         if section.foot:
             body.append(f"<p class=foot>{escape(section.foot)}</p>")
     badge, sentence, evidence = strip
-    data = json.dumps({"figures": figures, "config": CONFIG}).replace("<", "\\u003c")  # so that no text ends the script
+    # So that no text contains the end of the script.
+    data = json.dumps({"figures": figures, "config": CONFIG}).replace("<", "\\u003c")
     return (f"<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width'>"
             f"<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; script-src 'unsafe-inline'; style-src "
             f"'unsafe-inline'; img-src data: blob:\"><title>{escape(title)} · Kernel Workbench</title><style>{_style()}</style>"

@@ -1,4 +1,5 @@
-"""Pairs of trials of two sessions: each config with the same config; of other configs a variant's fastest with its fastest."""
+"""Pairs the trials of two sessions: each config with the same config. If a variant has other configs, its fastest trial in one
+session is paired with its fastest trial in the other."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from ...core.trial import Trial
 def matched(before: Iterable[Trial], after: Iterable[Trial]) -> list[tuple[Trial | None, Trial | None]]:
     """Pairs of A and B, None where a side has no trial. If a candidate was judged again, the last trial counts.
 
-    The same config (with form and compile flags) on both sides is a pair. Where a variant has configs on one side alone, its
-    fastest right one in A and its fastest right one in B are a pair too: the config may be what has become slower.
+    Trials with the same config, form and compile flags are a pair. If a variant has configs on only one side, its fastest right
+    trial in A and its fastest right trial in B are also a pair, because the choice of the config may be the cause of a
+    slowdown.
     """
     a, b = _by_variant(before), _by_variant(after)
     found: list[tuple[Trial | None, Trial | None]] = []
@@ -28,17 +30,18 @@ def matched(before: Iterable[Trial], after: Iterable[Trial]) -> list[tuple[Trial
 
 
 def fastest_right(trials: Iterable[Trial]) -> Trial | None:
-    """None where none is right; one without a time counts as slower than all that have one."""
+    """The fastest right trial, or None. A trial without a time counts as slower than any with one."""
     return min((t for t in trials if t.ok), key=_ms, default=None)
 
 
 def variant_of(trial: Trial) -> tuple[str, ...]:
-    """Equal for one variant at one piece of work, whatever its config; the preset's name does not count."""
+    """A key that is equal for trials of the same variant, workload, direction and precision with any config. The preset's name
+    is not part of it."""
     return (trial.place[1], trial.direction, trial.kind, trial.name, trial.precision)
 
 
 def differences(a: Trial, b: Trial) -> str:
-    """ "configs differ: BLOCK=64 in A, BLOCK=128 in B", the tunables that are not equal; "" for one config."""
+    """"configs differ: BLOCK=64 in A, BLOCK=128 in B", with the tunables that differ; "" for equal configs."""
     tunables = sorted(k for k in {*a.config, *b.config} if a.config.get(k) != b.config.get(k))
     if tunables:
         sides = (" ".join(f"{k}={t.config[k]}" for k in tunables if k in t.config) or "none of them" for t in (a, b))

@@ -1,4 +1,4 @@
-"""Charts of page and notebook, as plotly figures made from trials: bars per direction, module bars, timing samples.
+"""The charts of page and notebook, as plotly figures made from trials: bars for each direction, module bars, timing samples.
 
 Grey bars are PyTorch, blue bars are ours, the dotted line is the floor. A wrong result has no bar. `mode`: "light" or "dark".
 """
@@ -24,7 +24,7 @@ LIGHT = {"ink": "#1B2028", "mute": "#5B6472", "line": "#E1E4EA", "grid": "#EEF0F
 DARK = {"ink": "#E3E7ED", "mute": "#9AA4B2", "line": "#2A313B", "grid": "#1E242C", "bg": "#0F1318", "bg2": "#171C23",
         "pytorch": "#717C8B", "hatched": "#434C58", "best": "#6FA3F5", "other": "#2F4A75", "floor": "#E3E7ED",
         "bad": "#FF8A5C", "caution": "#E8B84A"}
-# Of variants or trials, in order, each with a marker of its own: colour is never the only carrier.
+# Colours of variants or trials in their order. Each also has its own marker, so that the chart is readable without colours.
 CATEGORIES = {"light": ("#2F6FD0", "#E39A00", "#12917A", "#B0559B", "#57B7E6", "#7A6A4F"),
               "dark": ("#6FA3F5", "#F0B23E", "#35BFA3", "#D884C4", "#8AD3F7", "#B8A684")}
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
@@ -32,8 +32,8 @@ CONFIG = {"displayModeBar": "hover", "displaylogo": False,
           "modeBarButtonsToRemove": ["lasso2d", "select2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
           "toImageButtonOptions": {"format": "svg", "filename": "kernel-workbench"}}
 _FONT = "Source Sans, Source Sans Pro, sans-serif"
-_CUT_AT = 2.6      # times the best PyTorch: longer bars are cut
-_INSIDE_AT = 0.68  # of the panel: from there on the text stands inside the bar
+_CUT_AT = 2.6      # bars longer than this multiple of the best PyTorch are cut off
+_INSIDE_AT = 0.68  # share of the panel's width; the text of a longer bar is inside it
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _Bar:
 
 @dataclass
 class _Panel:
-    """One column of the chart: a bar or a word for each row, and the two lines that matter."""
+    """One column of the chart: a bar or a word for each row, and two lines (the best PyTorch and the floor)."""
 
     title: str
     cells: dict[str, _Bar | str] = field(default_factory=dict)
@@ -67,12 +67,12 @@ class _Panel:
 def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | None = None,
          absent: Mapping[str, Mapping[str, str]] | None = None,
          floors: Mapping[str, float] | None = None, waiting: str = "not run yet", mode: str = "light") -> go.Figure:
-    """Three panels (forward, grad_input, grad_weight; a fourth where `backward` ran) over shared rows: our variants
-    fastest first, then PyTorch. Emulated times rank nothing: there no variant is first, and no bar is the best.
+    """Three panels (forward, grad_input, grad_weight; a fourth if `backward` ran) with shared rows: our variants, the fastest
+    first, then PyTorch. Emulated times are not ranked: variants keep their order, and no bar is marked as the best.
 
-    `trials` are of one workload and one device; each variant shows its best config. `expected` maps a direction to
-    the variants that are asked for, `absent` says of others why they are not, `floors` maps a direction to ms. Each bar's
-    customdata is (trial_id, row).
+    `trials` are of one workload and one device; each variant shows its best config. `expected`: direction -> the requested
+    variants. `absent`: direction -> variant -> why it was not requested. `floors`: direction -> ms. Each bar's customdata is
+    (trial_id, row).
     """
     trials = [t for t in trials if t.kind in ("candidate", "baseline")]
     ran = any(t.direction == BACKWARD and t.kind == "candidate" and t.status is not Status.SKIPPED for t in trials)
@@ -105,7 +105,7 @@ def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | Non
 
 
 def module_bars(trials: Iterable[Trial], *, mode: str = "light") -> go.Figure | None:
-    """`module_ms` of ModelNew against nn.ConvTranspose, forward and backward side by side; None without any."""
+    """`module_ms` of ModelNew against nn.ConvTranspose, forward and backward side by side. None without such times."""
     trials = [t for t in trials if t.module_ms and t.ok]
     if not any(not report.is_baseline(t) for t in trials):
         return None
@@ -188,7 +188,7 @@ def _slice(name: str, first: int, count: int, size: int) -> str:
 
 
 def wrong_shares(found: WrongValues, *, mode: str = "light") -> go.Figure | None:
-    """Share of wrong values of each image, channel, phase and place in a warp; None where there is nothing to tell apart."""
+    """Share of wrong values in each image, channel, phase and place in a warp. None if none of these has several values."""
     if not found.along:
         return None
     colours = _palette(mode)
@@ -202,7 +202,7 @@ def wrong_shares(found: WrongValues, *, mode: str = "light") -> go.Figure | None
 
 
 def wrong_errors(found: WrongValues, *, mode: str = "light") -> go.Figure | None:
-    """How far off the wrong values are, by powers of ten of the root mean square of the truth; None where all are NaN."""
+    """The sizes of the errors of wrong values, as powers of ten of the root mean square of the truth. None if all are NaN."""
     if not found.decades:
         return None
     colours = _palette(mode)
@@ -215,7 +215,7 @@ def wrong_errors(found: WrongValues, *, mode: str = "light") -> go.Figure | None
 
 
 def style(figure: go.Figure, *, height: int, mode: str = "light", top: int = 26) -> go.Figure:
-    """The project's look: transparent, thin grid, no title, no legend."""
+    """Apply the project's style: transparent, thin grid, no title, no legend."""
     colours = _palette(mode)
     figure.update_layout(
         height=height, margin={"l": 8, "r": 12, "t": top, "b": 8}, paper_bgcolor="rgba(0,0,0,0)",
@@ -231,7 +231,7 @@ def style(figure: go.Figure, *, height: int, mode: str = "light", top: int = 26)
 
 
 def describe(trials: Iterable[Trial]) -> str:
-    """The chart in a sentence, for those who cannot see it."""
+    """The chart in one sentence, for screen readers."""
     trials = list(trials)
     parts = []
     for direction in LAUNCHES:
@@ -245,7 +245,7 @@ def describe(trials: Iterable[Trial]) -> str:
 
 
 def row_name(trial: Trial) -> str:
-    """A candidate's row: its variant, and the precision where it is not the plain one."""
+    """The row of a candidate: its variant, and its precision if it is not the usual one of its dtype."""
     return trial.name if trial.precision in ("ieee", "fp16", "bf16", "fp64", "") else f"{trial.name} {trial.precision}"
 
 
@@ -254,7 +254,8 @@ def _palette(mode: str) -> dict[str, str]:
 
 
 def _row_order(candidates: list[Trial], expected: Mapping[str, Sequence[str]]) -> list[str]:
-    """Fastest first: by the mean, over directions, of time / fastest time there; then those without a time."""
+    """The rows, the fastest first, sorted by the mean over directions of (time / fastest time in that direction). Rows without
+    a time come last."""
     fastest = {d: report.best_candidate(candidates, d) for d in LAUNCHES}
     scores: dict[str, list[float]] = {}
     for trial in candidates:
@@ -269,7 +270,7 @@ def _row_order(candidates: list[Trial], expected: Mapping[str, Sequence[str]]) -
 
 def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial | None, panel: _Panel, mode: str
               ) -> _Bar | str | None:
-    """None where no candidate of that row has a trial."""
+    """The bar or the word of a row; None if no candidate of the row has a trial."""
     mine = [t for t in here if t.kind == "candidate" and row_name(t) == row]
     timed = [(t, t.kernel_ms) for t in mine if t.ok and t.kernel_ms]
     if timed:
@@ -284,7 +285,8 @@ def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial |
 
 
 def _best_pytorch(here: list[Trial]) -> Trial | None:
-    """The line in the chart: the best baseline that qualifies for the strictest candidate shown (any, without one)."""
+    """The baseline of the line in the chart: the fastest one that qualifies for all right candidates shown, or else the fastest
+    of all."""
     timed = [t for t in here if t.kind == "baseline" and t.ok and t.kernel_ms
              and not {NOT_DROP_IN, FORMULATION} & set(t.flags)]
     ours = [t for t in here if t.kind == "candidate" and t.ok]
@@ -315,14 +317,14 @@ def _pytorch_bar(trial: Trial, timing: Timing, mode: str) -> _Bar:
 
 
 def time_label(ms: float) -> str:
-    """A time under an axis that says ms; where that would be zeros, in µs with its unit."""
+    """A time for an axis in ms. A time that would be shown as zeros is given in µs with its unit."""
     return numbers.milliseconds(ms) if round(ms, 4) >= 0.01 else numbers.time(ms)
 
 
 def _draw(panels: list[_Panel], rows: list[str], mode: str) -> go.Figure:
     colours = _palette(mode)
     figure = make_subplots(1, len(panels), shared_yaxes=True, horizontal_spacing=0.025)
-    place = {row: len(rows) - 1 - i for i, row in enumerate(rows)}  # row 0 on top
+    place = {row: len(rows) - 1 - i for i, row in enumerate(rows)}  # row 0 is at the top
     for column, panel in enumerate(panels, 1):
         at = {"row": 1, "col": column}
         for row in rows:
@@ -346,7 +348,7 @@ def _draw(panels: list[_Panel], rows: list[str], mode: str) -> go.Figure:
 
 
 def _mark(cell: str) -> tuple[str, str]:
-    """Glyph and colour of a word that stands where a bar would be: wrong, could not run, or nothing of the kind."""
+    """The symbol and the colour of a word that replaces a bar: wrong, could not run, or something else."""
     word = cell.split(",")[0]
     if not word.replace("_", "").isupper() or word in (Status.OK, Status.SKIPPED, Status.CANCELLED):
         return "", "mute"
@@ -374,14 +376,14 @@ def _draw_bar(figure: go.Figure, bar: _Bar, row: str, y: int, end: float, colour
 
 
 def _text_at(timing: Timing, width: float, inside: bool, has_whisker: bool) -> float:
-    """Beyond the whisker, not through it."""
+    """The place of the text: beyond the error bar, so that they do not overlap."""
     if not has_whisker:
         return width
     return min(width, timing.q25_ms) if inside else max(width, timing.q75_ms)
 
 
 def _draw_lines(figure: go.Figure, panel: _Panel, rows: int, colours: dict[str, str], at: dict[str, int]) -> None:
-    """Each line has its label above the panel, in a line of text of its own: on a narrow screen the two would meet in one."""
+    """Each line has its label above the panel, in its own line of text, because on a narrow screen the two would overlap."""
     pytorch = "PyTorch on this CPU" if panel.emulated else "best PyTorch"
     for ms, word, colour, dash, shift in ((panel.floor_ms, "floor", "floor", "dot", 0),
                                           (panel.best_ms, pytorch, "pytorch", "solid", 14)):

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     import pandas
 
 Place = tuple[str, str]   # device key and workload key, as `Trial.place`
-Where = tuple[Place, str, str]   # with the clock and the direction: equal for two times that may be compared
-_Cell = tuple[Place, str, str, str]   # with the GPU's name, the direction and the precision: they have one floor
+Where = tuple[Place, str, str]   # with clock and direction: equal for two times that may be compared
+_Cell = tuple[Place, str, str, str]   # with GPU name, direction and precision: all such trials have the same floor
 EMULATED = "EMULATED"
 BASELINES = ("baseline", "module_baseline")
 FLAG_WORDS = {"launch_bound": "Launch-bound: the launch on the host takes longer than the kernel on the GPU.",
-              "nvcc_flags": "The emulator ignores flags that only nvcc knows.",
+              "nvcc_flags": "The emulator ignores flags that only nvcc has.",
               "too_small": "Too short for an exact time: below 10 µs the CUDA events are part of it.",
               "throttled": "The GPU lowered its clocks during some samples."}
 COLUMNS = ("status", "verdict", "kind", "variant", "direction", "precision", "config", "median_ms", "spread", "speedup",
@@ -43,7 +43,8 @@ COLUMNS = ("status", "verdict", "kind", "variant", "direction", "precision", "co
 
 @dataclass(frozen=True)
 class Headline:
-    """The strip: `badge` is a verdict, a status or a mark; one sentence with the number; one line of evidence."""
+    """The line at the top of a result: `badge` (a verdict, a status or a mark), a sentence with the number, and a line of
+    evidence."""
 
     badge: str
     sentence: str
@@ -52,7 +53,7 @@ class Headline:
 
 @dataclass(frozen=True)
 class Pair:
-    """The same question in two sessions. `ratio` is B / A, None where the two times may not be compared."""
+    """Two trials that are compared. `ratio` is B / A; None if their times may not be compared."""
 
     a: Trial
     b: Trial
@@ -64,18 +65,18 @@ class Pair:
 
 
 def frame(trials: Iterable[Trial]) -> pandas.DataFrame:
-    """One row per trial and time, the verdict first: best of a direction on top, failures below, baselines last. Emulated
-    times rank nothing: those rows keep their order.
+    """One row for each trial and time; the verdict is the first column. In each direction the fastest is first, then come
+    failures, then baselines. Emulated times are not ranked: those rows keep their order.
 
-    A module trial has a row for `forward` and one for `backward` with `clock` "module_ms"; all others one row with
-    "kernel_ms". Times in ms, `of_limit` and `spread` in percent. A result that was wrong has no time; an emulated one
-    has a time and no speed-up.
+    A module trial has a row for `forward` and one for `backward` with `clock` "module_ms"; all others one row with "kernel_ms".
+    Times are in ms, `of_limit` and `spread` in percent. A wrong result has no time. An emulated one has a time and no speed-up.
     """
-    import pandas as pd  # half a second, which the page's first look need not wait for
+    import pandas as pd  # imported here, because it takes half a second that the first view of the page does not need
     trials = list(trials)
     baselines = Baselines(trials)
     limits: dict[_Cell, float | None] = {}
-    names = lru_cache(maxsize=None)(own_name)  # to look into the folder of templates for each trial takes longest of all
+    # Cached, because searching the folder of templates for each trial would take most of the time.
+    names = lru_cache(maxsize=None)(own_name)
     rows = [row for trial in trials for row in _rows(trial, baselines, limits, names)]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     if table.empty:
@@ -89,7 +90,8 @@ def frame(trials: Iterable[Trial]) -> pandas.DataFrame:
 
 
 class Baselines:
-    """The right baselines among some trials, kept by where they may be compared: built once, asked by many trials."""
+    """The right baselines of some trials, indexed by the trials with which they may be compared. It is built once and used for
+    many trials."""
 
     def __init__(self, trials: Iterable[Trial]) -> None:
         self._there: dict[Where, list[tuple[float, Trial]]] = {}
@@ -106,8 +108,8 @@ class Baselines:
         return self._there.get(_where(trial, clock, direction), [])
 
     def best(self, trial: Trial, clock: str, direction: str, *, formulations: bool = False) -> Trial | None:
-        """The fastest drop-in one of a precision at least as strict as the trial's: of nn.ConvTranspose in its modes, or of
-        all formulations."""
+        """The fastest drop-in baseline whose precision is at least as strict as the trial's. Only modes of nn.ConvTranspose
+        count, or with `formulations` all."""
         key = (_where(trial, clock, direction), trial.precision, formulations)
         if key not in self._best:
             there = [(ms, b) for ms, b in self.at(trial, clock, direction)
@@ -119,21 +121,21 @@ class Baselines:
 
 def best_baseline(trials: Iterable[Trial] | Baselines, trial: Trial, *, clock: str = "kernel_ms",
                   direction: str | None = None) -> Trial | None:
-    """The fastest right drop-in baseline that may be compared with `trial`: same device key, workload and direction, and
-    a precision at least as strict. Of nn.ConvTranspose in its modes, not of other formulations. None when there is none."""
+    """The fastest right drop-in baseline that may be compared with `trial`: same device key, workload and direction, and a
+    precision at least as strict. Only modes of nn.ConvTranspose count, not other formulations. None if there is none."""
     baselines = trials if isinstance(trials, Baselines) else Baselines(trials)
     return baselines.best(trial, clock, direction or trial.direction)
 
 
 def strongest_baseline(trials: Iterable[Trial] | Baselines, trial: Trial) -> Trial | None:
-    """The fastest of any formulation in PyTorch that may be compared with `trial` in kernel_ms: where formulations were not
-    asked, the best baseline."""
+    """The fastest of all formulations in PyTorch that may be compared with `trial` in kernel_ms. If no formulations were
+    measured, it is the best baseline."""
     baselines = trials if isinstance(trials, Baselines) else Baselines(trials)
     return baselines.best(trial, "kernel_ms", trial.direction, formulations=True)
 
 
 def best_candidate(trials: Iterable[Trial], direction: str) -> Trial | None:
-    """The fastest candidate of a direction that was right on a GPU: emulated times say nothing about one."""
+    """The fastest right candidate of a direction on a GPU. Emulated times do not count."""
     there = [t for t in trials if t.kind == "candidate" and t.ok and t.kernel_ms and t.direction == direction
              and not is_emulated(t)]
     return min(there, key=lambda t: t.kernel_median_ms, default=None)
@@ -143,7 +145,7 @@ def speedup(trial: Trial, baseline: Trial | None, *, clock: str = "kernel_ms", d
             ) -> Verdict | None:
     """How many times as fast as `baseline` the trial is; None without two times that may be compared.
 
-    Where the two were timed in turns in one run, those pairs decide."""
+    If the two were timed alternately in one run, the ratio of these pairs is used."""
     direction = direction or trial.direction
     if baseline is None or not trial.ok or not same_place(trial, baseline):
         return None
@@ -160,7 +162,7 @@ def speedup(trial: Trial, baseline: Trial | None, *, clock: str = "kernel_ms", d
 
 
 def ratio_of(ours: Timing, theirs: Timing) -> Verdict:
-    """theirs / ours with its 95 % interval: from the samples where they are at hand, else from the quartiles."""
+    """theirs / ours with its 95 % interval, from the samples if the session has them, else from the quartiles."""
     a, b = samples_of(ours), samples_of(theirs)
     if a and b:
         return _bootstrapped(a, b)
@@ -176,7 +178,7 @@ def _bootstrapped(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Verdict
 def pairs(ours: Iterable[Trial], theirs: Iterable[Trial]) -> list[Pair]:
     """Trials of two sessions as `pairing.matched` pairs them: the same config, else the fastest right ones of a variant.
 
-    Times of two devices, or emulated ones, have no ratio and say why in `note`.
+    Times of two devices, or emulated times, have no ratio; `note` says why.
     """
     found = []
     for a, b in matched(ours, theirs):
@@ -187,7 +189,7 @@ def pairs(ours: Iterable[Trial], theirs: Iterable[Trial]) -> list[Pair]:
 
 
 def chosen_pairs(trials: Sequence[Trial]) -> list[Pair]:
-    """Each of some trials with the first of them. Times of two layers or directions have no ratio and say why in `note`."""
+    """Pairs of each trial with the first one. Times of two layers or directions have no ratio; `note` says why."""
     found = []
     for a in trials[1:]:
         for clock, direction in [("module_ms", d) for d in a.module_ms] or [("kernel_ms", a.direction)]:
@@ -203,7 +205,7 @@ def chosen_pairs(trials: Sequence[Trial]) -> list[Pair]:
 
 def against_pytorch(trials: Iterable[Trial], *, default: bool = False) -> list[Pair]:
     """The fastest right candidate of each workload, direction and precision, and ModelNew, with the best PyTorch that may be
-    compared with it in the same session; `default`: with PyTorch as nobody has touched it, whatever its precision."""
+    compared with it in the same session; `default`: with PyTorch in its default settings, in any precision."""
     trials = list(trials)
     best: dict[tuple[Place, str, str, str], Trial] = {}
     for t in trials:
@@ -245,22 +247,23 @@ def floor_of(workload: Workload, direction: str, precision: str, gpu_name: str) 
 
 
 def is_baseline(trial: Trial) -> bool:
-    """PyTorch's way of doing it, one direction ("baseline") or as nn.ConvTranspose ("module_baseline")."""
+    """Whether the trial is PyTorch's: of one direction ("baseline") or of a whole nn.ConvTranspose ("module_baseline")."""
     return trial.kind in BASELINES
 
 
 def is_emulated(trial: Trial) -> bool:
-    """A kernel that ran on the CPU emulator: its time says nothing about a GPU. Baselines on the CPU are not."""
+    """Whether a kernel ran on the CPU emulator, so that its time does not predict a GPU. Baselines on the CPU are not emulated.
+    """
     return not is_baseline(trial) and (trial.device.kind == "cpu" or "emulated" in trial.flags)
 
 
 def same_place(a: Trial, b: Trial) -> bool:
-    """Whether two times may be compared at all: one device key, one workload."""
+    """Whether two times may be compared: they have the same device key and workload."""
     return a.place == b.place
 
 
 def for_workload(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
-    """The trials of that workload; of trials repeated under one id of candidate and config, the newest."""
+    """The trials of that workload. If a candidate was judged several times, only its newest trial."""
     newest: dict[tuple[object, ...], Trial] = {}
     for trial in trials:
         if trial.workload == workload:
@@ -296,8 +299,8 @@ def headline(trials: Sequence[Trial]) -> Headline | None:
 
 
 def verdict_sentence(name: str, ratio: Verdict, baseline: Trial) -> str:
-    """ "split_mma grad_weight is 2.55× as fast as the best PyTorch (eager, TF32 on)", in the words of the verdict: where it is
-    UNSURE no winner is claimed."""
+    """"split_mma grad_weight is 2.55× as fast as the best PyTorch (eager, TF32 on)". The words depend on the verdict: for
+    UNSURE the sentence names no winner."""
     best, shown = f"the best PyTorch ({baseline.name})", numbers.ratio(ratio.value)
     return {SAME: f"{name} takes the same time as {best}, within 1 %",
             UNSURE: f"No clear winner: {name} {shown} {best}, {interval_words(ratio)}"}.get(
@@ -321,7 +324,8 @@ WRONG = frozenset({Status.WRONG_SHAPE, Status.WRONG_DTYPE, Status.WRONG_DEVICE, 
 
 
 def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
-    """module_ms where it exists, because it is what the user gets; else the best kernel_ms ratio."""
+    """The trial for the headline: the fastest module_ms if there is one, because it is the time of the whole call; else the
+    best kernel_ms ratio."""
     baselines, found = Baselines(trials), []
     for trial in timed:
         for clock, direction in (*(("module_ms", d) for d in trial.module_ms), ("kernel_ms", trial.direction)):
@@ -345,20 +349,20 @@ def _fastest(trials: Sequence[Trial], timed: list[Trial]) -> Headline | None:
     if limit:
         share = limit / ours.median_ms
         evidence += f" It runs at {numbers.share(share)} of the physical limit"
-        evidence += f", so at most {numbers.ratio(1 / share)} its speed is possible." if share < 1 else "."
+        evidence += f", so it can become at most {numbers.ratio(1 / share)} as fast." if share < 1 else "."
     return Headline(ratio.verdict, sentence, evidence)
 
 
 def _where(trial: Trial, clock: str, direction: str) -> Where:
-    """A module has a forward and, whatever gradient is asked for, a
-    backward."""
+    """The key of times that may be compared. The times of a module are those of forward and of backward; each gradient counts
+    as backward."""
     if clock == "module_ms":
         direction = FORWARD if direction == FORWARD else BACKWARD
     return trial.place, clock, direction
 
 
 def _rows(trial: Trial, baselines: Baselines, limits: dict[_Cell, float | None], names: OwnName) -> list[dict[str, object]]:
-    """`limits`: the floors found so far; a session of many trials has few of them."""
+    """`limits`: a cache of floors, because the trials of a session have few different ones."""
     key = (trial.place, trial.device.name, trial.direction, trial.precision)
     if key not in limits and not is_emulated(trial):
         limits[key] = floor_ms(trial)
@@ -374,10 +378,10 @@ def _row(trial: Trial, baselines: Baselines, clock: str, direction: str, limit: 
     timing = timing_of(trial, clock, direction)
     ratio = None if is_baseline(trial) else speedup(
         trial, best_baseline(baselines, trial, clock=clock, direction=direction), clock=clock, direction=direction)
-    # Of some samples on a host that does other things it says nothing, neither of a kernel nor of PyTorch.
+    # The spread of samples on the CPU depends on other processes, so it is not shown.
     spread = timing.spread if timing and trial.device.kind != "cpu" else None
     verdict = EMULATED if timing and is_emulated(trial) else ratio.verdict if ratio else ""
-    # Where values are not finite or were never written, the distance of the others is no error of the result.
+    # If some values are not finite or were not written, the error of the other values does not describe the result.
     errors = () if trial.status in (Status.NON_FINITE, Status.UNWRITTEN) else trial.errors.values()
     return {"status": str(trial.status), "verdict": verdict, "kind": trial.kind, "variant": trial.name,
             "direction": direction, "precision": trial.precision,
@@ -419,8 +423,8 @@ def _pair(a: Trial, b: Trial, clock: str, direction: str) -> Pair:
 
 
 def _of_all(some: Sequence[Trial], ours: Sequence[Trial]) -> str:
-    """ "4 of 6 candidates and ModelNew are": a module is made of candidates and is not one more of them; one that does not
-    apply to the layer is not wrong, so it does not count."""
+    """"4 of 6 candidates and ModelNew are": a module consists of candidates, so it is counted separately. A candidate that does
+    not apply to the layer is not counted."""
     modules = [t for t in some if t.kind == "module"]
     everyone = [t for t in ours if t.kind != "module" and t.status is not Status.SKIPPED]
     words = [f"{len(some) - len(modules)} of {len(everyone)} candidates"] if everyone else []
@@ -440,7 +444,8 @@ def _against(trial: Trial, baseline: Trial, clock: str, direction: str) -> Pair:
 
 
 def _default_of(baselines: Baselines, trial: Trial, clock: str, direction: str) -> Trial | None:
-    """PyTorch without a switch; where that was not measured, with TF32 on, as PyTorch is delivered for convolutions."""
+    """PyTorch in its default settings. If that was not measured, PyTorch with TF32 on, which is its default for convolutions.
+    """
     order = ("eager", "nn.ConvTranspose", "eager, TF32 on", "nn.ConvTranspose, TF32 on")
     there = [b for _, b in baselines.at(trial, clock, direction) if b.name in order]
     return min(there, key=lambda b: order.index(b.name), default=None)

@@ -22,7 +22,7 @@ from ..sessions.session import Session
 from . import report
 from .pairing import differences, fastest_right, matched, variant_of
 
-UNJUDGED = (Status.NO_COMPILER, Status.MACHINE_FAILED)  # no candidate became worse: B's machine could not say
+UNJUDGED = (Status.NO_COMPILER, Status.MACHINE_FAILED)  # not regressions: the candidate could not be judged on B's machine
 _COLUMNS = (("status", "status"), ("verdict", "verdict"), ("variant", "variant"), ("direction", "direction"),
             ("precision", "precision"), ("config", "config"), ("median_ms", "median, ms"), ("speedup", "vs PyTorch"),
             ("of_limit", "of limit"), ("rel_l2", "rel. L2"), ("registers", "regs"), ("build_s", "build, s"),
@@ -31,9 +31,8 @@ _COLUMNS = (("status", "status"), ("verdict", "verdict"), ("variant", "variant")
 
 @dataclass(frozen=True)
 class Row:
-    """One pair of `pairing.matched`: PyTorch's or a candidate's of either session. `ratio` is A over B (above 1: B is faster),
-    None where one is not right or the devices differ. `gone`: the fastest right config in A of a variant that B has no trial
-    of."""
+    """One pair of `pairing.matched`, of PyTorch or of a candidate. `ratio` is A / B (above 1: B is faster); None if one of the
+    two is not right or the devices differ. `gone`: it is the fastest right config in A of a variant without a trial in B."""
 
     workload: str
     direction: str
@@ -56,8 +55,9 @@ class Row:
 
 
 def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
-    """The verdict first, then one line a trial. Below the reason for each that was skipped, and failures with their sentence,
-    advice and command, unless they were run again and judged. `not_run`: candidates that were asked for and have no trial."""
+    """Trials as text: first the verdict, then one line for each trial. Below are the reasons of skipped trials, and the
+    failures with their sentence, advice and command, except those that were run again and judged. `not_run`: the number of
+    requested candidates without a trial."""
     trials = list(trials)
     if not trials:
         return "No trials."
@@ -88,7 +88,7 @@ def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
 
 
 def session_records(sessions: Iterable[Session]) -> list[dict[str, Any]]:
-    """What each session is of: when it began (UTC), devices, layers, how many trials, and how many of them are right."""
+    """The sessions as plain values: start (UTC), devices, layers, number of trials, and how many of them are right."""
     found = []
     for session in sessions:
         trials = session.trials()
@@ -144,13 +144,13 @@ _NEEDS_A_LOOK = (SLOWER, UNSURE, "", report.FASTER, SAME, report.EMULATED)
 
 
 def in_order(pairs: Iterable[report.Pair], *, baselines_last: bool = True) -> list[report.Pair]:
-    """What needs a look first; PyTorch's own pairs last, unless they were chosen."""
+    """The pairs in the order of importance: SLOWER and UNSURE first, PyTorch's own pairs last unless they were chosen."""
     return sorted(pairs, key=lambda p: (baselines_last and report.is_baseline(p.a), _NEEDS_A_LOOK.index(p.verdict),
                                         -p.ratio.value if p.ratio else 0))
 
 
 def counted(pairs: Sequence[report.Pair]) -> tuple[str, str]:
-    """(the most frequent verdict, "A is faster in 3 of 4, slower in 1, ...") of pairs; at least one."""
+    """(the most frequent verdict, "A is faster in 3 of 4, slower in 1, ...") of at least one pair."""
     count = {v: sum(p.verdict == v for p in pairs) for v in _NEEDS_A_LOOK if v}
     compared = sum(n for v, n in count.items() if v != report.EMULATED)
     if not compared:
@@ -199,8 +199,8 @@ def _session(trial: Trial) -> str:
 
 
 def regressions(rows: Sequence[Row]) -> list[str]:
-    """One sentence for each candidate that B has worse than A: no longer right, no longer there, or SLOWER; one for a B
-    without trials. PyTorch's own times are not the project's: a slower baseline is no regression."""
+    """One sentence for each candidate that is worse in B than in A: no longer right, missing, or SLOWER. One sentence if B has
+    no trials. A slower PyTorch baseline is not a regression."""
     if not any(row.status_b for row in rows):
         return ["B has no trials, so it cannot be compared with A."]
     found = []
@@ -212,7 +212,7 @@ def regressions(rows: Sequence[Row]) -> list[str]:
         elif row.status_a == "OK" and row.status_b not in ("OK", "", *UNJUDGED):
             found.append(f"{what} was OK in A and is {row.status_b} in B{differ}.")
         elif row.verdict == SLOWER and row.kind == "candidate":
-            found.append(f"{what} is slower in B: its speed is {numbers.ratio(row.ratio)} that in A, 95 % interval "
+            found.append(f"{what} is slower in B: it is {numbers.ratio(row.ratio)} as fast as in A, 95 % interval "
                          f"{numbers.interval(row.low, row.high, row.ratio)}{differ}.")
     return found
 
@@ -225,7 +225,7 @@ def unjudged(rows: Sequence[Row]) -> list[str]:
 
 
 def compare_text(rows: Sequence[Row]) -> str:
-    """The rows of `compare_sessions` as a table: B as many times as fast as A."""
+    """The rows of `compare_sessions` as a table. A / B is how many times as fast B is."""
     if not rows:
         return "The sessions have no trials."
     cells = [["workload", "direction", "variant", "A, ms", "B, ms", "A / B", "interval", "verdict", ""]]
@@ -254,8 +254,8 @@ def _why_not(left: Trial | None, right: Trial | None) -> str:
 
 
 def _configs(trials: Sequence[Trial]) -> dict[str, str]:
-    """Of each trial the values that are not the variant's default, or not those of the variant's other trials here; all of them
-    where the template has gone. With every tunable the table would be wider than a terminal."""
+    """For each trial, the tunables that differ from the variant's default or between the variant's trials in this table. All
+    tunables if the template no longer exists. With all tunables the table would often be wider than a terminal."""
     values: dict[tuple[str, ...], dict[str, set[int | str]]] = {}
     for trial in trials:
         for name, value in trial.config.items():

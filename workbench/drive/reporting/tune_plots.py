@@ -1,7 +1,6 @@
-"""The figures of a tune: every trial with the best so far, one tunable at a time, two as a heat map, parallel coordinates.
-
-Each takes a `Tried`, the trials of one direction. Page, notebook and command line show the same figures. What is not drawn
-because there is too much of it is said by `progress_note` and `parallel_note`.
+"""The figures of a tune: all trials with the best so far, one tunable at a time, two tunables as a heat map, parallel
+coordinates. Each takes a `Tried`, the trials of one direction. Page, notebook and command line show the same figures. If not
+all trials are drawn, `progress_note` and `parallel_note` say so.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from . import report
 from .plots import CATEGORIES, DARK, LIGHT, SYMBOLS, style, time_axis, time_label
 from .tune_points import Matter, Point, Tried, label, tunables
 
-TRIALS, TIME = "trials", "time"                    # what runs along the axis of the first figure
-VARIANT = "variant"                                # what its colours mean, unless it is a tunable
+TRIALS, TIME = "trials", "time"                    # the x axis of the first figure
+VARIANT = "variant"                                # its colours show the variant; other choices are the names of tunables
 BEST, MEDIAN, FAILED = "best", "median", "failed"  # what a cell of the heat map shows
-MOST_DRAWN = 1500    # points of the first figure; as SVG so many are there as soon as by WebGL
-MOST_LINES = 500     # of parallel coordinates: 10 000 take 14 s in a browser without a GPU
-_MOST_SLICE = 400    # points of one slice
+MOST_DRAWN = 1500    # the most points of the first figure; SVG draws so many as fast as WebGL
+MOST_LINES = 500     # the most lines of parallel coordinates; 10 000 take 14 s in a browser without a GPU
+_MOST_SLICE = 400    # the most points of one slice
 _BEST_KEPT = 250
 _TIMES = {"light": ("#1F5FBF", "#A9C4EC", "#F1F4F9"), "dark": ("#9CC2FF", "#2F4A75", "#1A212B")}   # fast first
 _OTHER = "others"
@@ -35,9 +34,9 @@ _PALE = {"light": "#D5DAE2", "dark": "#2A313B"}
 
 def progress(found: Tried, *, x: str = TRIALS, colour: str = VARIANT, chosen: Iterable[str] = (), mode: str = "light"
              ) -> go.Figure:
-    """Each trial as a point, the best so far as a line, PyTorch's best and the floor. What is not right lies on a rail above
-    and says why. `colour`: `VARIANT` or the name of a tunable. `chosen`: trial ids that get a ring. The customdata of a point
-    is its trial id."""
+    """Each trial as a point, the best so far as a line, and lines for PyTorch's best and the floor. Trials that are not right
+    are in a row above the others, with the reason on hover. `colour`: `VARIANT` or the name of a tunable. `chosen`: trial ids
+    that get a ring. The customdata of a point is its trial id."""
     colours, palette = _palette(mode), CATEGORIES["dark" if mode == "dark" else "light"]
     where: Callable[[Point], float] = (lambda p: p.seconds) if x == TIME else (lambda p: p.number)
     shown, end = _drawn(found), max((where(p) for p in found.points), default=1.0) or 1.0
@@ -95,20 +94,21 @@ def progress(found: Tried, *, x: str = TRIALS, colour: str = VARIANT, chosen: It
 
 
 def progress_note(found: Tried) -> str:
-    """What the first figure leaves out, in a sentence; "" where it shows all."""
+    """A sentence about the trials that the first figure does not show; "" if it shows all."""
     shown, there = len(_drawn(found)), len(found.points)
     top = _top(found)
     over = sum((p.ms or 0) > top for p in found.right)
     parts = [f"{numbers.count(shown)} of {numbers.count(there)} trials are drawn: the {_BEST_KEPT} best, each one that was the "
              "best so far, and others at random."] if shown < there else []
     if over:
-        parts.append(f"{numbers.count(over)} slower than {numbers.time(top)} {'lies' if over == 1 else 'lie'} on the "
-                     "upper edge.")
+        parts.append(f"{numbers.count(over)} slower than {numbers.time(top)} {'is' if over == 1 else 'are'} drawn at the upper "
+                     "edge.")
     return " ".join(parts)
 
 
 def steps(found: Sequence[Tried], *, mode: str = "light") -> go.Figure:
-    """The best so far of one or several tunes, over trials and over time, on a log axis. Of one also PyTorch and the floor."""
+    """The best so far of one or several tunes, over trials and over time, on a log axis. For a single tune, PyTorch and the
+    floor are drawn too."""
     palette, colours = CATEGORIES["dark" if mode == "dark" else "light"], _palette(mode)
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
     dashes = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -148,7 +148,8 @@ def steps(found: Sequence[Tried], *, mode: str = "light") -> go.Figure:
 
 
 def slices(found: Tried, family: str, order: Sequence[Matter] = (), *, mode: str = "light") -> go.Figure | None:
-    """A panel for each tunable, log axis: the time of every right trial over its value; a line is the best of each value."""
+    """A panel for each tunable: the time of each right trial over the tunable's value, on a log axis. A line connects the best
+    times of the values."""
     mine = [p for p in found.right if p.family == family and not p.early] or [p for p in found.right if p.family == family]
     there = tunables(mine)
     names = [m.tunable for m in order if m.tunable in there] or there
@@ -200,7 +201,8 @@ def importance(order: Sequence[Matter], *, mode: str = "light") -> go.Figure | N
 
 
 def heat_map(found: Tried, family: str, x: str, y: str, *, of: str = BEST, mode: str = "light") -> go.Figure | None:
-    """Two tunables of a family. A cell is the best or the median over all others, or the share that failed; best in bold."""
+    """A heat map of two tunables of a family. A cell shows the best or the median time of its trials, or the share that failed.
+    The best cell is bold."""
     mine = [p for p in found.points if p.family == family and {x, y} <= set(p.trial.tunables)]
     cells: dict[tuple[int, int], list[Point]] = {}
     for point in mine:
@@ -233,8 +235,8 @@ def heat_map(found: Tried, family: str, x: str, y: str, *, of: str = BEST, mode:
 
 
 def parallel(found: Tried, family: str, *, best_percent: int = 100, mode: str = "light") -> go.Figure | None:
-    """Every right trial of a family as a line over its tunables to its time, on a log axis; the fastest fifth is strong.
-    Drag along an axis to keep a part of it."""
+    """Parallel coordinates: each right trial of a family is a line through its tunables to its time on a log axis. The fastest
+    fifth has strong colours. Drag along an axis to select a part of it."""
     lines = _lines(found, family, best_percent)
     names = tunables(p for p in found.right if p.family == family)
     if not lines or not names:
@@ -275,7 +277,7 @@ def parallel_note(found: Tried, family: str, best_percent: int = 100) -> str:
 
 
 def described(found: Tried) -> str:
-    """The first figure in a sentence, for those who cannot see it."""
+    """The first figure in one sentence, for screen readers."""
     best = found.best
     if best is None:
         return f"{found.direction}: {len(found.points)} trials, none is right."
@@ -292,7 +294,7 @@ def _unit(found: Tried) -> str:
 
 
 def _top(found: Tried) -> float:
-    """The upper end of the axis: twice the best PyTorch, or what shows most of the points."""
+    """The upper end of the axis: twice the best PyTorch, or a value above most of the points."""
     times = [p.ms or 0 for p in found.right]
     if not times:
         return 2 * (found.baseline_ms or 1.0)
@@ -307,7 +309,7 @@ def _drawn(found: Tried) -> list[Point]:
 
 
 def _thinned(points: Sequence[Point], most: int, always: Sequence[Point] = ()) -> list[Point]:
-    """At most so many, in their order: the best, those of `always`, and a random draw of the others."""
+    """At most `most` points, in their order: the best ones, those of `always`, and a random sample of the others."""
     if len(points) <= most:
         return list(points)
     best = sorted((p for p in points if p.ms is not None), key=lambda p: p.ms or 0)[:min(_BEST_KEPT, most // 2)]
@@ -323,7 +325,8 @@ def _lines(found: Tried, family: str, best_percent: int) -> list[Point]:
 
 
 def _grouped(points: Sequence[Point], colour: str) -> dict[str, list[Point]]:
-    """At most six groups, the commonest, and the others; by family in the order of their best times, by value in its order."""
+    """The points in groups: the six most frequent, and one for all others. Families are in the order of their best times,
+    values in their own order."""
     def name_of(point: Point) -> str:
         if colour == VARIANT:
             return point.family
@@ -346,11 +349,11 @@ def _grouped(points: Sequence[Point], colour: str) -> dict[str, list[Point]]:
 
 
 def _hover(point: Point) -> str:
-    """What a point says: which trial, its time or why it has none, its config."""
+    """The text of a point on hover: the trial, its time or why it has none, its config."""
     if point.ms is None:
         said = f"{point.status}: {point.headline}"
     else:
-        early = ", timed for a moment only: clearly slower than the best" if point.early else ""
+        early = ", timed with only a few samples, because it is clearly slower than the best" if point.early else ""
         said = f"median {numbers.time(point.ms)}{early}"
     return (f"<b>trial {point.number}</b>, {point.family}, after {numbers.seconds(point.seconds)}<br>{_broken(said)}"
             f"<br>{_broken(point.config)}")
@@ -398,7 +401,7 @@ def _cell(points: Sequence[Point], of: str) -> float | None:
 
 
 def _cell_words(points: Sequence[Point], x: str, a: int, y: str, b: int, value: float | None, of: str) -> str:
-    """What a cell says on hover."""
+    """The text of a cell on hover."""
     if not points:
         return f"{x}={a}, {y}={b}: not tried"
     failed = sum(p.ms is None for p in points)
@@ -407,7 +410,7 @@ def _cell_words(points: Sequence[Point], x: str, a: int, y: str, b: int, value: 
 
 
 def _log_ticks(times: Sequence[float]) -> list[float]:
-    """1, 2, 5, ... within the times; the ends themselves where that leaves fewer than two."""
+    """The ticks 1, 2, 5, ... within the times; if fewer than two are there, the ends of the range."""
     low, high = min(times), max(times)
     ticks = [m * 10.0**e for e in range(-6, 6) for m in (1, 1.5, 2, 3, 5, 7) if low <= m * 10.0**e <= high]
     return ticks if len(ticks) > 1 else sorted({low, high})

@@ -1,5 +1,5 @@
-"""The trials of a tune in one direction, as the figures and tables of `tune_plots` want them: `Tried`, with a `Point` for each
-candidate. What they say: the best so far, the families and the gap between them, how much each tunable matters."""
+"""The trials of a tune in one direction, in the form that figures and tables need: `Tried`, with a `Point` for each candidate.
+From them it computes the best so far, the families and the gap between them, and how much each tunable matters."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .report import SLOWER as SLOWER_IN_TURNS
 if TYPE_CHECKING:
     import pandas
 
-FEWEST = 8          # right trials of a family: below, nothing is said of its tunables
+FEWEST = 8          # the fewest right trials of a family for statements about its tunables
 _MACHINE = frozenset({Status.NO_COMPILER, Status.MACHINE_FAILED})
 
 
 @dataclass(frozen=True)
 class Point:
-    """One candidate: the `number`-th that was tried, so many `seconds` after the tune began. `ms` is None where it is not
-    right; then `status` and `headline` say why. `early`: clearly slower than the best, so its timing ended early."""
+    """One candidate. `number`: its place in the order of the tune. `seconds`: the time since the tune began. `ms`: None if it
+    is not right; `status` and `headline` then say why. `early`: clearly slower than the best, so its timing ended early."""
 
     number: int
     seconds: float
@@ -49,13 +49,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Tried:
-    """One direction of a tune. `finals`: trial id in the search -> what the finals say of it."""
+    """One direction of a tune. `finals`: trial id in the search -> the result of the finals for it."""
 
     direction: str
     points: tuple[Point, ...]
     baseline: Trial | None = None
     floor_ms: float | None = None
-    limit: str = ""                      # of the floor: bytes or compute
+    limit: str = ""                      # what determines the floor: bytes or compute
     emulated: bool = False
     winner: str = ""                     # trial id in the search
     final: Trial | None = None           # the winner, judged again
@@ -67,7 +67,7 @@ class Tried:
 
     @cached_property
     def right(self) -> list[Point]:
-        """Fastest first."""
+        """The right candidates, the fastest first."""
         return sorted((p for p in self.points if p.ms is not None), key=lambda p: (p.ms or inf, p.number))
 
     @cached_property
@@ -81,14 +81,14 @@ class Tried:
 
     @property
     def best_ms(self) -> float | None:
-        """Of the winner the time of its last judgement."""
+        """The best time; for the winner of the finals, the time of its last trial."""
         if self.final is not None and self.final.kernel_ms:
             return self.final.kernel_ms.median_ms
         return self.best.ms if self.best else None
 
     @cached_property
     def steps(self) -> list[Point]:
-        """The points that were the best so far when they came."""
+        """The points that were the best so far when they were judged."""
         found: list[Point] = []
         for point in self.points:
             if point.ms is not None and (not found or point.ms < (found[-1].ms or inf)):
@@ -97,7 +97,7 @@ class Tried:
 
     @cached_property
     def families(self) -> list[Family]:
-        """Fastest first; those without a right trial last."""
+        """The families, the fastest first. Those without a right trial are last."""
         found = []
         for name in dict.fromkeys(p.family for p in self.points):
             mine = [p for p in self.points if p.family == name]
@@ -107,7 +107,7 @@ class Tried:
 
     @property
     def reasons(self) -> str:
-        """ "7 MISMATCH, 2 BUILD_FAILED": what was not right."""
+        """"7 MISMATCH, 2 BUILD_FAILED": the statuses of the points that are not right."""
         counts = Counter(p.status for p in self.failed)
         return ", ".join(f"{numbers.count(n)} {status}" for status, n in counts.most_common())
 
@@ -122,7 +122,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Family:
-    """A variant in one precision. `best` is None where no trial of it is right."""
+    """A variant in one precision. `best`: None if none of its trials is right."""
 
     name: str
     tried: int
@@ -139,7 +139,7 @@ class Matter:
     fastest: int
 
 
-# more than two by place: what a session holds, and which part of it
+# more than two by place: the contents of a session, and which part of them
 def tried(trials: Iterable[Trial], events: Sequence[Mapping[str, Any]], workload: Workload, direction: str) -> Tried:
     """The candidates of that workload and direction on the device that was used last. `events` are those of the session."""
     trials, classes = list(trials), _classes(events, workload)
@@ -187,7 +187,7 @@ def label(found: Tried) -> str:
 
 
 def steps_text(found: Tried) -> str:
-    """A line each time that the best time fell."""
+    """A table with one line for each improvement of the best time."""
     trial = found.points[0].trial
     failed = f", {numbers.count(len(found.failed))} not right ({found.reasons})" if found.failed else ""
     pytorch = f"best PyTorch {numbers.time(found.baseline_ms)} ({found.baseline.name})" if found.baseline else ""
@@ -206,7 +206,7 @@ def steps_text(found: Tried) -> str:
 
 
 def as_json(found: Tried) -> dict[str, Any]:
-    """The same as data."""
+    """The improvements as plain values."""
     return {"space": label(found), "device": found.points[0].trial.device.name, "trials": len(found.points),
             "not_right": len(found.failed), "pytorch_ms": found.baseline_ms, "floor_ms": found.floor_ms,
             "emulated": found.emulated, "steps": [
@@ -220,7 +220,7 @@ def best_table(found: Tried, *, most: int = 10) -> pandas.DataFrame:
     return pd.DataFrame([{
         "rank": rank, "variant": p.family, "median_ms": p.ms, "vs_pytorch": found.against_pytorch(p),
         "of_limit": found.floor_ms / p.ms if found.floor_ms and p.ms else None, "trial": p.number, "after_s": p.seconds,
-        "finals": found.finals.get(p.trial.trial_id, "timed for a moment" if p.early else ""), "config": p.config,
+        "finals": found.finals.get(p.trial.trial_id, "few samples" if p.early else ""), "config": p.config,
         "trial_id": p.trial.trial_id} for rank, p in enumerate(found.right[:most], 1)])
 
 
@@ -240,7 +240,7 @@ def gap(found: Tried) -> str:
 def matters(found: Tried, family: str) -> list[Matter]:
     """The tunables of a family, the one that matters most first; [] below `FEWEST` right trials.
 
-    The share is epsilon squared of a one-way analysis of variance: what many values explain by chance is taken off.
+    The share is the epsilon squared of a one-way analysis of variance, which corrects for what many values explain by chance.
     """
     mine = [p for p in found.right if p.family == family]
     if len(mine) < FEWEST:
@@ -262,7 +262,7 @@ def matters(found: Tried, family: str) -> list[Matter]:
 
 
 def tunables(points: Iterable[Point]) -> list[str]:
-    """Those of which at least two values were tried."""
+    """The tunables of which at least two values were tried."""
     values: dict[str, set[int]] = {}
     for point in points:
         for name, value in point.trial.tunables.items():
@@ -271,7 +271,8 @@ def tunables(points: Iterable[Point]) -> list[str]:
 
 
 def _points(trials: Sequence[Trial], clock: _Clock) -> list[Point]:
-    """One for each candidate, in the order in which they were first judged. A later verdict that it is wrong counts more."""
+    """One point for each candidate, in the order in which they were first judged. If a later trial found the candidate wrong,
+    the point is wrong."""
     found: dict[tuple[str, str, str, tuple[tuple[str, int | str], ...]], Point] = {}
     for trial in trials:
         key = (trial.name, trial.precision, trial.form, tuple(sorted(trial.config.items())))
@@ -288,7 +289,7 @@ def _points(trials: Sequence[Trial], clock: _Clock) -> list[Point]:
 
 def _finals(events: Sequence[Mapping[str, Any]], trials: Sequence[Trial], classes: Sequence[str]
             ) -> tuple[Trial | None, str, dict[str, str]]:
-    """The winner's last trial, the id of its first one, and what is said of each finalist."""
+    """The winner's last trial, the id of its first one, and the result of each finalist in words."""
     there = {t.trial_id: t for t in trials}
     won = next((e for e in reversed(events) if e.get("event") == "tune_won" and str(e.get("trial_id")) in there
                 and (not classes or str(e.get("precision_class")) in classes)), None)
@@ -317,7 +318,7 @@ def _any_baseline(trials: Sequence[Trial], direction: str, device: str) -> Trial
 
 
 class _Clock:
-    """Seconds of tuning at some moment: what lies between two runs does not count."""
+    """The seconds of tuning up to a moment, without the time between runs."""
 
     def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
         merged: list[tuple[float, float]] = []
@@ -340,7 +341,7 @@ def _clock(events: Sequence[Mapping[str, Any]]) -> _Clock:
     for event in events:
         run, at, what = str(event.get("run_id") or ""), str(event.get("at") or ""), event.get("event")
         if what == "waiting" and run in spans:
-            spans[run] = (0.0, 0.0)   # for the device; it begins with what is heard next
+            spans[run] = (0.0, 0.0)   # the run waited for the device; its time starts with the next event
         elif run and at and (what == "run_started" or run in spans):
             spans[run] = (spans.get(run, (0.0, 0.0))[0] or _moment(at), _moment(at))
     return _Clock(span for span in spans.values() if span[0])

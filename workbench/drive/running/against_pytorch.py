@@ -1,5 +1,5 @@
-"""PyTorch in a run: its ways are measured beside the candidates, and each right candidate is timed in turns with the best of
-them, pair by pair."""
+"""PyTorch in a run: its ways are measured in the same run as the candidates. Each right candidate is timed alternately with the
+best of them, which gives pairs of samples."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from .resume import missing_ways
 from .worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from .workers import Workers
 
-_TUNED_S = 300.0   # of max-autotune, without a sign of life
-_TOO_SLOW = 0.5    # a candidate that far behind needs no second measurement to be called SLOWER
-_CLEAR = 1.25      # nor does the strongest formulation, where it is that much slower or faster
+_TUNED_S = 300.0   # limit of max-autotune, which sends no events
+# If PyTorch's time is less than this share of the candidate's, the candidate is SLOWER without a second measurement.
+_TOO_SLOW = 0.5
+_CLEAR = 1.25      # the strongest formulation is also not timed again if it differs by more than this factor
 
 
 @dataclass(frozen=True)
 class Baselines:
-    """Measures the ways of PyTorch that a run asks for. `there`: trials of the session, whose ways are not measured again."""
+    """Measures the ways of PyTorch that the request of a run names. `there`: trials of the session, whose ways are not measured
+    again."""
 
     run: Run
     session: Session
@@ -47,7 +49,7 @@ class Baselines:
         wanted = list(request.directions) or [d for d in LAUNCHES if any(r.direction == d for r in run.rows)]
         if BACKWARD in wanted and run.rows and not any(r.direction == BACKWARD and r.status != Status.SKIPPED
                                                        for r in run.rows):
-            wanted.remove(BACKWARD)  # nothing to compare it with
+            wanted.remove(BACKWARD)  # there is no candidate to compare it with
         asked = {d: missing_ways(d, there, request, run.known_device) for d in wanted}
         wanted = [d for d in wanted if asked[d]]
         alone = request.strength == DEFAULTS
@@ -62,11 +64,12 @@ class Baselines:
                     record(outcome.baseline_trial(self.session, run, measured))
                 rest = [k for k in modes if not WAYS[k].formulation]
                 if not answered and rest and rest != modes:
-                    parts.insert(0, rest)  # a formulation that took its process along does not cost the modes
+                    parts.insert(0, rest)  # if a formulation killed its process, the modes are measured in a new one
 
     def _asked(self, directions: list[str], modes: list[str]) -> tuple[list[Baseline], bool]:
-        """What the measuring process says of these ways, and whether it lived to say it. cuDNN keeps what cudnn.benchmark
-        chose earlier in a process, so the default alone is asked in its own; max-autotune too, whose kernels are new."""
+        """The measurements of these ways, and whether the process survived. cuDNN keeps in a process the algorithm that
+        cudnn.benchmark chose earlier, so PyTorch's default is measured in its own process. So is max-autotune, because it loads
+        new kernels."""
         request, limit_s = self.run.request, 4 * self.run.request.run_timeout_s
         if too_large := next((why for d in directions if (why := self._too_large(d))), None):
             return _unmeasured(directions, too_large), True
@@ -95,11 +98,10 @@ class Baselines:
 
 def against_best(call: Callable[[CompareOrder], Compared], session: Session, order: JudgeOrder, trial: Trial,
                  others: Iterable[Trial]) -> Trial:
-    """`trial` with `detail.against` and the pairs as a blob; unchanged where there is nothing to compare. A candidate
-    found wrong meanwhile loses its time. Where another formulation is the strongest PyTorch and near, it is timed in turns
-    too: `detail.against_strongest`.
-
-    `call` has the comparison carried out; `order` is the one that the candidate was judged by.
+    """`trial` with `detail.against` and the pairs as a blob; unchanged if there is nothing to compare. A candidate that is
+    found wrong during the comparison loses its time. If another formulation is the strongest PyTorch and its time is near, it
+    is timed alternately too (`detail.against_strongest`). `call` sends the order of the comparison to a worker. `order`: the
+    order by which the candidate was judged.
     """
     if not trial.ok or trial.kernel_ms is None or report.is_emulated(trial):
         return trial
@@ -116,7 +118,7 @@ def against_best(call: Callable[[CompareOrder], Compared], session: Session, ord
 def _in_turns(call: Callable[[CompareOrder], Compared], session: Session, order: JudgeOrder, trial: Trial,
               baseline: Trial, *, strongest: bool = False) -> Trial:
     way = baseline.detail.way
-    if not way or WAYS[way].kind.startswith(AUTOTUNED):  # it would be tuned once more
+    if not way or WAYS[way].kind.startswith(AUTOTUNED):  # max-autotune would tune it once more
         return trial
     try:
         result = call(CompareOrder(order, way))
@@ -137,7 +139,7 @@ def _in_turns(call: Callable[[CompareOrder], Compared], session: Session, order:
 
 
 def _unmeasured(directions: Iterable[str], why: Outcome, *, formulations: Sequence[str] = ()) -> list[Baseline]:
-    """Of these formulations, or of nn.ConvTranspose."""
+    """Baselines without a time: for these formulations, or for nn.ConvTranspose."""
     flags = (FORMULATION,) if formulations else ()
     return [Baseline(name=name, direction=direction, flags=flags, **vars(why)) for direction in directions
             for name in formulations or ("eager",)]

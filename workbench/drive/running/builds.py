@@ -27,7 +27,7 @@ RESOURCE_ARCHS = ("sm_80", "sm_90")
 
 @dataclass(frozen=True)
 class BuildSettings:
-    """Everything but the source that a build depends on."""
+    """All inputs of a build except the source."""
 
     device_kind: str        # "cpu" | "cuda"
     arch: str
@@ -48,7 +48,8 @@ class BuildPool:
         self._work_dir = work_dir
 
     def warm_ahead(self) -> None:
-        """Let one worker import torch, so that the first build does not wait for it; nothing to do when one is up."""
+        """Make one worker import torch, so that the first build does not wait for it. It does nothing if a worker has started
+        already."""
         with self._lock:
             if self._free and not any(worker.alive for worker in self._workers):
                 self._free[-1].ask_ahead(WarmOrder(("build.load_inline",)))
@@ -57,7 +58,7 @@ class BuildPool:
               on_done: Callable[[Rendered, Built], None], cancelled: threading.Event,
               on_start: Callable[[Rendered], None] = lambda item: None, with_resources: bool = True) -> dict[str, Kernels]:
         """Build every unit in parallel; `on_done` gets each candidate's own result, from a pool thread. When `cancelled` is
-        set the compilers under way are killed. Returns what nvcc says of each candidate that it compiles: candidate_id ->
+        set, running compilers are killed. Returns nvcc's numbers for each candidate that it compiles: candidate_id ->
         architecture -> kernel -> numbers."""
         def one(unit: Sequence[Rendered]) -> None:
             if cancelled.is_set():
@@ -81,13 +82,13 @@ class BuildPool:
                     future.result()
                 return {key: future.result() for key, future in known.items()}
             except KeyboardInterrupt:
-                cancelled.set()  # or leaving the pool would wait for every compiler
+                cancelled.set()  # otherwise leaving the pool would wait for every compiler
                 raise
 
     def build_unit(self, unit: Sequence[Rendered], settings: BuildSettings, log: Path, cancelled: threading.Event
                    ) -> dict[str, Built] | None:
-        """Build one translation unit, as soon as a worker is free: candidate_id -> its result. None when `cancelled` was set.
-        Many threads may ask at once."""
+        """Build one translation unit, as soon as a worker is free: candidate_id -> its result. None if `cancelled` was set.
+        Several threads may call it at the same time."""
         return self._refused_by_nvcc(unit, settings, log, cancelled) or self._compile(unit, settings, log, cancelled)
 
     def close(self) -> None:
@@ -111,7 +112,8 @@ class BuildPool:
 
     def _refused_by_nvcc(self, unit: Sequence[Rendered], settings: BuildSettings, log: Path, cancelled: threading.Event
                          ) -> dict[str, Built] | None:
-        """The results of a unit for the emulator whose flags nvcc does not take; None where it does, or is not there."""
+        """For a build for the emulator: the failed results of a unit whose compile flags nvcc does not accept. None if nvcc
+        accepts them or is not installed."""
         flags = unit[0].candidate.compile_flags
         if settings.device_kind != "cpu" or not flags:
             return None
@@ -119,12 +121,13 @@ class BuildPool:
         if answer is None or answer.status != Status.BUILD_FAILED:
             return None
         without = self._resources(unit[0], settings, cancelled, flags=())
-        if without is not None and without.status == Status.BUILD_FAILED:  # it fails as well: that is for the build to tell
+        # Without the flags nvcc fails too: the build reports that error.
+        if without is not None and without.status == Status.BUILD_FAILED:
             return None
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(f"$ nvcc {shlex.join(flags)} ...\n{answer.headline}\n", encoding="utf-8")
         refused = Built(status=answer.status, headline=answer.headline, first_error=answer.first_error, advice="Correct the "
-                        "compile flags: they are nvcc's, also where the emulator runs the kernel.")
+                        "compile flags: they must be valid for nvcc, also if the emulator runs the kernel.")
         return dict.fromkeys((r.candidate_id for r in unit), refused)
 
     def _resources(self, item: Rendered, settings: BuildSettings, cancelled: threading.Event, *,
@@ -134,8 +137,8 @@ class BuildPool:
 
     def resources_of(self, item: Rendered, archs: Iterable[str], *, timeout_s: float, cancelled: threading.Event | None = None,
                      flags: tuple[str, ...] | None = None) -> Resources | None:
-        """What nvcc says of a candidate; None when it gave no answer. A variant that asks for a target is compiled for that
-        one alone, and for anything else an empty kernel."""
+        """nvcc's numbers for a candidate; None if it gave no answer. A variant that names a target is compiled only for that
+        target, because for others its kernel is empty."""
         only = item.candidate.variant.arch
         order = ResourcesOrder(render_batch([item]), (only,) if only else tuple(sorted(archs)), cache_dir(),
                                item.candidate.compile_flags if flags is None else flags)
@@ -168,6 +171,6 @@ class BuildPool:
 
 
 def _arch(unit: Sequence[Rendered], arch: str) -> str:
-    """The GPU's own target, or the extension of it (sm_90a on an sm_90) that a variant of the unit asks for."""
+    """The target of the GPU, or the extended target (sm_90a on an sm_90) that a variant of the unit names."""
     wanted = [item.candidate.variant.arch for item in unit]
     return next((name for name in wanted if name.rstrip("af") == arch), arch)

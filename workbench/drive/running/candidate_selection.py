@@ -22,8 +22,8 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
                compile_flags: Sequence[str] = (), templates: Path | None = None) -> list[Candidate]:
     """Every chosen variant in every chosen direction, once for each combination of the values in `settings`.
 
-    Without `variants`: all that offer the dtype and precision. A single name or value may stand for a list of it.
-    Raises `BadRequest` for a name nobody knows.
+    Without `variants`: all that offer the dtype and precision. A single name or value counts as a list with one element. Raises
+    `BadRequest` for an unknown name.
     """
     settings = _checked(settings or {})
     wanted, directions = list(names_of(variants, "variants")), names_of(directions, "directions")
@@ -31,7 +31,7 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
     refuse_broken([*wanted, *settings], directions, templates)
     check_names(there, wanted, list(directions), settings)
     if precision and precision not in PRECISIONS_OF[workload.dtype]:
-        raise BadRequest(f"precision {precision!r} does not go with {workload.dtype}; choose "
+        raise BadRequest(f"{workload.dtype} does not have the precision {precision!r}; choose "
                          f"{', '.join(PRECISIONS_OF[workload.dtype])}.", field="precision")
     if form not in FORMS:
         raise BadRequest(f"form {form!r} is not known; choose {' or '.join(FORMS)}.", field="form")
@@ -94,17 +94,17 @@ def parse_settings(words: Iterable[str]) -> dict[str, dict[str, list[int]]]:
 
 
 def values_for(variant: Variant, settings: Settings, workload: Workload) -> dict[str, Sequence[int]]:
-    """Values of this variant's tunables: the defaults of the workload's memory format, over them the settings; the more
-    specific name wins."""
+    """The values of this variant's tunables: the settings, else the defaults for the workload's memory format. A setting with a
+    more specific name replaces one with a more general name."""
     chosen: dict[str, Sequence[int]] = {k: (v,) for k, v in variant.default_for(workload.memory_format).items()}
     chosen |= {k: v for k, v in settings.get("*", {}).items() if k in chosen}
-    for name in (variant.name, variant.key):  # "naive_gather", or "forward/naive_gather": that direction alone
+    for name in (variant.name, variant.key):  # "naive_gather", then "forward/naive_gather", which is only for that direction
         chosen |= settings.get(name, {})
     return chosen
 
 
 def check_names(there: list[Variant], wanted: Sequence[str], directions: Iterable[str], settings: Settings) -> None:
-    """Raises `BadRequest` for a direction, variant or tunable that nobody knows."""
+    """Raises `BadRequest` for an unknown direction, variant or tunable."""
     for direction in directions:
         if direction not in LAUNCHES:
             raise BadRequest(f"direction {direction!r} is not known; choose {', '.join(LAUNCHES)}.", field="direction")
@@ -119,7 +119,7 @@ def check_names(there: list[Variant], wanted: Sequence[str], directions: Iterabl
 
 
 def _checked(settings: object) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Settings as a program gave them, in lists of whole numbers."""
+    """The settings from a program, with lists of whole numbers as values. Raises `BadRequest`."""
     example = "write {'naive_gather': {'BLOCK': [64, 128]}}"
     checked: dict[str, dict[str, tuple[int, ...]]] = {}
     if not isinstance(settings, Mapping):
@@ -140,7 +140,7 @@ def _chosen(variant: Variant, wanted: list[str], directions: Iterable[str]) -> b
 
 
 def _check_used(settings: Settings, chosen: set[Variant]) -> None:
-    """A value that no chosen variant takes would be ignored in silence."""
+    """Raises `BadRequest` for a setting that no chosen variant takes, because it would be ignored without a message."""
     for name, tunables in settings.items():
         for tunable in tunables:
             if not any(name in ("*", v.name, v.key) and (name != "*" or tunable in {t.name for t in v.tune}) for v in chosen):

@@ -43,17 +43,16 @@ _Ready = tuple[Row, Rendered, Built]
 
 
 class DeviceLost(RuntimeError):
-    """The last device that was left does not answer any more."""
+    """No device is left: the last one does not answer any more."""
 
 
 class Execution:
-    """Carries out `run`, whose rows, state and message others watch meanwhile.
-
-    `places`: a measuring process each. "cpu" or "cuda:N"; of several processes on one device the further ones are "cpu#1", ...
-    `then`: the last step, while the device is held and nothing is built.
+    """Carries out `run`. Other threads read its rows, state and message meanwhile. `places`: one for each measuring process:
+    "cpu" or "cuda:N"; further processes on the same device are "cpu#1", ... `then`: the last step; the device is still held,
+    and nothing is built.
     """
 
-    patience_s = 120.0     # without any worker of a cluster
+    patience_s = 120.0     # seconds without a worker of a cluster before the run ends
 
     def __init__(self, run: Run, session: Session, workers: Workers, places: Sequence[str], *, resume: bool,
                  feed: Feed | None = None, then: Callable[[Execution], None] = lambda execution: None) -> None:
@@ -67,14 +66,15 @@ class Execution:
         self._losing = threading.Lock()
 
     def go(self) -> None:
-        """To the end, whatever happens: rows that were not judged become CANCELLED, and the run says how it ended."""
+        """Carry out the run to its end. Also after an error, rows that were not judged become CANCELLED and the run's message
+        says how it ended."""
         run = self.run
         state, message = "failed", "the run ended unexpectedly"
         try:
             state, message = self._steps()
         except (BadRequest, DeviceLost, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
             message = str(error)
-        except OSError as error:  # scratch, cache or locks: as unwritable as a session may be
+        except OSError as error:  # the scratch folder, the cache or a lock cannot be written
             place = f"{error.filename} cannot be used: " if error.filename else ""
             message = f"{place}{error.strerror or type(error).__name__}."
         except WorkerCancelled:
@@ -91,8 +91,8 @@ class Execution:
             run.finished.set()
 
     def build(self, wave: Sequence[_Prepared]) -> dict[str, Built]:
-        """Build all of it, and ask nvcc what each takes; failed builds become trials. Returns the others: candidate_id ->
-        build."""
+        """Build these candidates, and ask nvcc for the resources of each. Failed builds become trials. Returns the successful
+        builds by candidate_id."""
         rows = {rendered.candidate_id: row for row, rendered in wave}
         done: dict[str, Built] = {}
 
@@ -128,14 +128,15 @@ class Execution:
         return built
 
     def compare(self, contestants: CompareOrder, place: str = "") -> Compared:
-        """Two contestants in turns. Raises WorkerDied, WorkerFailed, WorkerTimeout or WorkerCancelled."""
+        """Time two contestants alternately. Raises WorkerDied, WorkerFailed, WorkerTimeout or WorkerCancelled."""
         limit_s = self.request.run_timeout_s
         return self.workers.measure(place or self.name).call(contestants, limit_s=limit_s, on_event=lambda event: limit_s,
                                                              stop=self.run.cancelled)
 
     def judge_again(self, row: Row, rendered: Rendered, build: Built, request: RunRequest, *, baselines: Sequence[Trial] = ()
                     ) -> Trial:
-        """One more trial of a built candidate, as `request` says: its own workload, effort and time. It is not recorded."""
+        """Judge a built candidate once more. `request` gives the workload, the effort and whether it is timed. The trial is not
+        recorded."""
         self.run.message = f"judging {row.label} again"
         while True:
             place = self.name
@@ -151,7 +152,7 @@ class Execution:
         return against_best(self.compare, self.session, order, trial, baselines) if baselines else trial
 
     def record(self, trial: Trial) -> None:
-        """Into the session, and among the trials of this run."""
+        """Add a trial to the session and to the trials of this run."""
         self.session.append(trial)
         self.run.trials.append(trial)
 
@@ -183,7 +184,8 @@ class Execution:
         return "done", f"{judged} candidates judged"
 
     def _held(self, locks: contextlib.ExitStack) -> bool:
-        """Hold the devices that are free, of the first one's kind and alive. If none is free, wait for the first."""
+        """Hold all devices that are free, work, and are of the same kind as the first one. If none is free, wait for the first
+        one."""
         at_once = threading.Event()
         at_once.set()
         there = []
@@ -244,8 +246,8 @@ class Execution:
             raise
 
     def _in_turn(self) -> Generator[_Ready | None]:
-        """Wave by wave: build, then judge with the builders idle: times are not disturbed, and verdicts come early. PyTorch is
-        measured once there is something to compare it with."""
+        """Build a wave of candidates, judge it, then build the next one. No compiler runs during the timing, and the first
+        verdicts come early. PyTorch is measured after the first wave is built."""
         first = True
         while (rows := self._more(0)) is not None:
             waves = list(_waves(self._prepared(rows), 2 * self.workers.pool.size))
@@ -259,8 +261,8 @@ class Execution:
                         yield row, rendered, built[rendered.candidate_id]
 
     def _ahead(self) -> Generator[_Ready | None]:
-        """What is built, as soon as it is: as many builds are under way as the pool has workers, whatever is judged meanwhile.
-        None for now means that there is nothing to judge."""
+        """Gives candidates as soon as they are built. Builds run on all workers of the pool while others are judged. None means
+        that nothing is ready at the moment."""
         pool, queue, stop = self.workers.pool, SimpleQueue[_Ready](), threading.Event()
         at_once = 1 if self.run.known_device.kind == "cuda" else 2
 
@@ -325,7 +327,7 @@ class Execution:
         return rows
 
     def _prepared(self, rows: Sequence[Row]) -> list[_Prepared]:
-        """Render all; what cannot run, does not fit into memory or cannot be rendered becomes its trial here."""
+        """Render the candidates. One that cannot run, does not fit into memory or cannot be rendered gets its trial here."""
         ready = []
         for row in rows:
             try:
@@ -345,7 +347,7 @@ class Execution:
         return ready
 
     def _judge(self, place: str, row: Row, rendered: Rendered, build: Built) -> bool:
-        """False when the device has died: the row is then another one's."""
+        """Judge one row. False if the device has died; another device then judges the row."""
         self._phase(row, "checking", "making inputs and the float64 truth")
         self.run.message = f"checking {row.label}"
         order = replace(self.workers.judge_order(place, rendered, build, self.request), to_beat_ms=self.feed.to_beat(row))
@@ -363,7 +365,7 @@ class Execution:
         return True
 
     def _explained(self, result: Outcome, order: JudgeOrder, place: str) -> Outcome:
-        """With where its values are wrong. A tune does not ask: it goes on with the next candidate."""
+        """The result, with the places where its values are wrong. In a tune this is left out, to save time."""
         shown = result.detail.shown
         if self.feed.ahead or not isinstance(result, Judged) or result.status not in WRONG or "inputs" not in shown:
             return result
@@ -373,8 +375,8 @@ class Execution:
             result, where=found, detail=replace(result.detail, shown={**shown, "where": sentence(found)}))
 
     def _outcome(self, order: JudgeOrder, place: str, on_event: Callable[[Event], object]) -> Outcome:
-        """What judging brought. In a tune a candidate whose process was killed from outside is judged once more: memory may
-        have been short because of others."""
+        """The result of judging. In a tune, a candidate whose process was killed from outside is judged once more, because
+        other processes may have used the memory."""
         def judged() -> Outcome:
             return self.workers.judge(order, place=place, sanitize=self.request.sanitize, on_event=on_event,
                                       stop=self.run.cancelled)
@@ -383,19 +385,19 @@ class Execution:
         return judged() if self.feed.ahead and outcome.killed(result) else result
 
     def _lost(self, place: str, why: str) -> None:
-        """Go on without a place. Raises `DeviceLost` where it was the last one."""
+        """Continue without a place. Raises `DeviceLost` if it was the last one."""
         with self._losing:
             if place in self.places:
                 self.places.remove(place)
             self.session.event("device_lost", run_id=self.run.run_id, device=place, message=why)
             if self.places:
-                self.name = self.places[0]   # where the last step is done
+                self.name = self.places[0]   # the place of the last step
             elif not is_elsewhere(place):
                 raise DeviceLost(f"{place} does not answer any more. Its last message: {why} Finished trials are kept.")
 
     def _back(self, place: str, ready: Shared[_Ready]) -> bool:
-        """Whether another worker of a cluster stands in for one that was lost. Raises `DeviceLost` where none has answered for
-        a while."""
+        """Whether another worker of a cluster replaces a lost one. Raises `DeviceLost` if none has answered for `patience_s`.
+        """
         if not is_elsewhere(place):
             return False
         since = time.monotonic()
@@ -418,7 +420,7 @@ class Execution:
         return False
 
     def _measure_ceilings(self) -> None:
-        """Once per GPU and machine: what it can read, write, copy and multiply."""
+        """Measure the rates of the GPU (reading, writing, copying, multiplying), once for each GPU and machine."""
         device = self.run.known_device
         if not self.request.time or device.kind == "cpu" or ceilings.kept(device.name):
             return
@@ -440,7 +442,7 @@ class Execution:
                                         environment=self.workers.environment(place))
         if order and self.request.baselines and self.request.in_turns:
             def compare(contestants: CompareOrder) -> Compared:
-                self._phase(row, "timing", "in turns with the best PyTorch")
+                self._phase(row, "timing", "timed alternately with the best PyTorch")
                 return self.compare(contestants, place)
             trial = against_best(compare, self.session, order, trial, self.run.trials)
         self.record(trial)

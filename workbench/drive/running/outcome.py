@@ -1,4 +1,4 @@
-"""Makes the recorded `Trial` from what the workers sent, or from how they ended."""
+"""Makes the recorded `Trial` from the reply of a worker, or from the way in which the worker ended."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ _FROM_OUTSIDE = (_KILLED, "signal 15 (SIGTERM)", "signal 1 (SIGHUP)", "signal 2 
 
 
 def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool) -> Outcome:
-    """A worker's end as an outcome; its detail has the last lines that the worker printed."""
-    if isinstance(error, WorkerFailed):  # a defect of ours costs this trial, not the run
+    """The outcome for a worker that ended without a reply. Its detail has the last lines that the worker printed."""
+    if isinstance(error, WorkerFailed):  # a defect of the workbench fails this trial, not the run
         first = str(error).strip().splitlines()[0]
         if error.machine:
             return _result(Status.MACHINE_FAILED, f"The operating system refused a request while {_while(building)}: {first}",
                            detail=Detail(log_tail=error.trace[-1200:]))
         return _result(Status.WORKER_DIED, f"The process failed while {_while(building)}: {first}",
-                       advice="The kernel may be right. Report this with the trace in the record of the trial.",
+                       advice="The kernel may be right. Report this as a defect of the workbench, with the trace from the "
+                              "trial's record.",
                        detail=Detail(log_tail=error.trace[-1200:]))
     detail = Detail(log_tail=portable(error.log[-1200:]))
     if isinstance(error, WorkerTimeout):
@@ -71,9 +72,9 @@ def skipped(reason: str) -> Outcome:
 
 
 def too_large(needed: int, free: int, device: str) -> Outcome:
-    """Its tensors alone do not fit: nothing was built for it."""
-    return _result(Status.OUT_OF_MEMORY, f"Not run: its tensors need {numbers.memory(needed)}; {numbers.memory(free)} are "
-                   f"free on {device}; choose a smaller size or batch.",
+    """The outcome of a candidate whose tensors do not fit into memory. It is not built."""
+    return _result(Status.OUT_OF_MEMORY, f"Not run: its tensors need {numbers.memory(needed)}, but only {numbers.memory(free)} "
+                                         f"are free on {device}; choose a smaller size or batch.",
                    detail=Detail(shown={"needed_bytes": needed, "free_bytes": free}))
 
 
@@ -81,12 +82,13 @@ def render_failed(error: Exception) -> Outcome:
     return _result(Status.RENDER_FAILED, str(error), advice=getattr(error, "advice", ""))
 
 
-# more than seven: all that is known of a candidate when it ends
+# more than seven: all information about a judged candidate
 def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | None, build: Built | None,
                     result: Outcome, *, device: Device | None = None, workload: Workload | None = None,
                     environment: Environment | None = None) -> Trial:
-    """Put source, log and samples into blobs and make the immutable trial of one candidate. A candidate that was not
-    judged has an outcome, but no errors, times or memory. `device`, `workload`, `environment`: where not those of the run."""
+    """Put source, log and samples into blobs and make the immutable trial of one candidate. A candidate that was not judged has
+    an outcome, but no errors, times or memory. `device`, `workload`, `environment`: given if they differ from those of the run.
+    """
     device, candidate, log = device or run.known_device, row.candidate, row.log_path
     workload = workload or run.request.workload
     judged = result if isinstance(result, Judged) else Judged(status=result.status, headline=result.headline,
@@ -121,7 +123,7 @@ def candidate_trial(session: Session, run: Run, row: Row, rendered: Rendered | N
 
 
 def portable(log: str) -> str:
-    """A log without this machine's private paths: sessions are packed and shown elsewhere."""
+    """A log without private paths of this machine, because sessions are packed and shown on other machines."""
     private = re.compile(rf"{re.escape(str(cache_dir()))}/building/[^/\s]+/\w+/")
     log = private.sub("", log)
     for place, name in ((str(cache_dir()), "$KERNEL_WORKBENCH_CACHE"), (sys.prefix, "$PREFIX"), (str(_ROOT), "."),
@@ -131,7 +133,7 @@ def portable(log: str) -> str:
 
 
 def baseline_trial(session: Session, run: Run, measured: Baseline) -> Trial:
-    """One way PyTorch has of doing one direction."""
+    """The trial of one way of PyTorch in one direction."""
     blobs = _sampled(session, measured)
     return Trial(
         trial_id=secrets.token_hex(6), run_id=run.run_id, at=now(), kind="baseline", name=measured.name,
@@ -149,7 +151,7 @@ def _sampled(session: Session, measured: Judged | Baseline) -> dict[str, str]:
 
 
 def module_trials(session: Session, run: Run, result: ModuleJudged, *, recipe: dict[str, Candidate], text: str) -> list[Trial]:
-    """ModelNew and, from the same interleaved measurement, nn.ConvTranspose in each of its modes."""
+    """The trial of ModelNew, and those of the modes of nn.ConvTranspose from the same interleaved measurement."""
     emulated = ("emulated",) if run.known_device.kind == "cpu" else ()
 
     def trial(kind: str, name: str, precision: str, told: Outcome, module_ms: dict[str, Timing],

@@ -18,14 +18,14 @@ from ...core.replies import Built, Device
 from ...core.trial import Status, Trial
 
 EFFORTS = ("quick", "normal", "full")
-DEFAULTS = "default"          # PyTorch with no switch touched, in a process in which nothing else ran
-STRONG = "strong"             # all modes of PyTorch and its other formulations of the layer
+DEFAULTS = "default"          # PyTorch in its default settings, in its own process
+STRONG = "strong"             # all modes of nn.ConvTranspose, and other formulations of the layer in PyTorch
 STRENGTHS = ("quick", STRONG, DEFAULTS)
 
 
 @dataclass(frozen=True)
 class Prebuilt:
-    """A candidate's build that was done before its run, and the compiler's log."""
+    """A candidate's build from before its run, and the compiler's log."""
 
     build: Built
     log: Path
@@ -38,29 +38,32 @@ class RunRequest:
     workload: Workload
     candidates: tuple[Candidate, ...]
     device: str = "auto"                 # "auto" | "cpu" | "cuda:0"
-    directions: tuple[str, ...] = ()     # of the baselines; () = those of the candidates
+    directions: tuple[str, ...] = ()     # directions of the baselines; () = those of the candidates
     baselines: bool = True
-    strength: str = "quick"              # of the baselines: "quick"; "strong", the whole ladder; "default", no switch touched
-    # what float32 candidates compute in: strong baselines of other classes are not asked
+    # Of the baselines: "quick", "strong" (all ways) or "default" (PyTorch's default settings).
+    strength: str = "quick"
+    # precision classes of float32 candidates; strong baselines of other classes are not measured
     classes: tuple[str, ...] = CLASSES_OF["float32"]
-    max_autotune: bool = False           # strong baselines by Inductor's max-autotune as well: a minute or more a direction
+    # Also strong baselines with Inductor's max-autotune, which takes a minute or more for each direction.
+    max_autotune: bool = False
     modules: bool = False                # also judge the best recipe as a ModelNew: module_ms
     effort: str = "normal"
     time: bool = True
     cold_l2: bool = True
-    in_turns: bool = True                # time each right candidate in turns with the best PyTorch as well
+    in_turns: bool = True                # also time each right candidate alternately with the best PyTorch
     sanitize: str = ""                   # "" | "address": emulated kernels under AddressSanitizer
     build_timeout_s: float = 300.0
-    run_timeout_s: float = 60.0          # without a sign of life from the measuring process
-    tune: str = ""                       # of a tune: the precision classes that it searches
-    built: Mapping[str, Prebuilt] = field(default_factory=dict, compare=False, repr=False)  # id -> made before
+    run_timeout_s: float = 60.0          # limit in seconds without an event from the measuring process
+    tune: str = ""                       # only for a tune: the precision classes that it searches
+    # Candidate_id -> a build made before the run.
+    built: Mapping[str, Prebuilt] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_judging(self.effort, self.strength, self.max_autotune)
 
     @property
     def options(self) -> list[str]:
-        """How it is judged, where that is not the default, as words of a command line."""
+        """The options of judging that are not the defaults, as words of a command line."""
         words = [] if self.effort == "normal" else ["--effort", self.effort]
         words += [] if self.time else ["--no-time"]
         words += [] if self.cold_l2 else ["--hot-l2"]
@@ -70,18 +73,18 @@ class RunRequest:
 
 
 def check_judging(effort: str, strength: str, max_autotune: bool) -> None:
-    """Raises `BadRequest` for a word that is not known, or for words that do not go together."""
+    """Raises `BadRequest` for an unknown word, or for words that exclude each other."""
     for name, value, known in (("effort", effort, EFFORTS), ("strength", strength, STRENGTHS)):
         if value not in known:
             raise BadRequest(f"{name} {value!r} is not known; choose {', '.join(known)}.", field=name)
     if max_autotune and strength != STRONG:
-        raise BadRequest(f"max-autotune is one of the strong baselines, not of {strength}; give --baselines {STRONG}.",
+        raise BadRequest(f"max-autotune belongs to the strong baselines, not to {strength}; give --baselines {STRONG}.",
                          field="max_autotune")
 
 
 @dataclass
 class Row:
-    """One candidate on its way. `phase`: queued, building, checking, timing, rechecking, done."""
+    """One candidate of a run. `phase`: queued, building, checking, timing, rechecking, done."""
 
     candidate: Candidate
     phase: str = "queued"
@@ -113,12 +116,12 @@ class Row:
 
 
 class Feed(Protocol):
-    """Where the rows of a run come from. A list of candidates is the simplest one; a search decides row by row. Threads ask it,
-    one at a time."""
+    """The source of the rows of a run. The simplest one is a list of candidates; a search chooses row by row. Only one thread
+    at a time calls it."""
 
     @property
     def ahead(self) -> bool:
-        """Whether the next rows are built while others are judged. Else the builders are idle meanwhile."""
+        """Whether the next rows are built while others are judged. If not, no compiler runs while a row is judged."""
 
     @property
     def over(self) -> bool:
@@ -128,10 +131,10 @@ class Feed(Protocol):
         """The next rows, about `count`; () when there are none just now, None when none will come."""
 
     def to_beat(self, row: Row) -> float | None:
-        """ms: timing may end early for a candidate that is clearly slower."""
+        """The time in ms to compare with: timing may end early for a candidate that is clearly slower."""
 
     def told(self, row: Row, trial: Trial) -> None:
-        """The row has its trial, which the session holds."""
+        """Called when the row has its trial and the session has recorded it."""
 
 
 class Listed:
@@ -155,7 +158,7 @@ class Listed:
 
 @dataclass
 class Run:
-    """A run under way. `state`: waiting, running, done, stopped, failed; `message` says what it is doing."""
+    """A run. `state`: waiting, running, done, stopped, failed. `message`: the current step."""
 
     run_id: str
     request: RunRequest
@@ -164,15 +167,15 @@ class Run:
     state: str = "waiting"
     message: str = "starting"
     trials: list[Trial] = field(default_factory=list)
-    kept: list[Trial] = field(default_factory=list)    # of a resumed run: what the session had finished before
+    kept: list[Trial] = field(default_factory=list)    # for a resumed run: the trials that the session had before
     started_at: float = field(default_factory=time.time)
-    device: Device | None = None                       # None until its process has said what it is
+    device: Device | None = None                       # None until its process has reported it
     cancelled: threading.Event = field(default_factory=threading.Event)
     finished: threading.Event = field(default_factory=threading.Event)
 
     @property
     def known_device(self) -> Device:
-        """Where something is judged the device is known."""
+        """The device; it is known whenever something is judged."""
         assert self.device is not None
         return self.device
 
@@ -189,5 +192,5 @@ class Run:
         return self.finished.wait(timeout)
 
     def stop(self) -> None:
-        """Ask it to end: compilers and kernels under way are killed; finished trials stay."""
+        """Ask the run to end. Running compilers and kernels are killed; finished trials are kept."""
         self.cancelled.set()

@@ -44,11 +44,11 @@ class Runner:
 
     @property
     def work_dir(self) -> Path:
-        """Scratch files of this runner, gone after `close`."""
+        """The folder for scratch files of this runner. `close` removes it."""
         return self.workers.scratch
 
     def close(self) -> None:
-        """Stop what runs, end all workers, remove scratch files."""
+        """Stop the running run, end all workers, and remove scratch files."""
         for run in self.runs:
             run.stop()
         for run in self.runs:
@@ -66,7 +66,8 @@ class Runner:
 
     def start(self, request: RunRequest, session: Session, *, resume: bool = False, feed: Feed | None = None,
               places: Sequence[str] = (), then: Callable[[Execution], None] = lambda execution: None) -> Run:
-        """Begin in a thread and return at once. With `resume`, candidates the session has finished are left out.
+        """Start the run in a thread and return at once. With `resume`, candidates that have a verdict in the session are left
+        out.
 
         `feed` gives the candidates instead of the request; `places` and `then` are those of `Execution`.
         """
@@ -80,12 +81,12 @@ class Runner:
             run.message = f"waits for the run in session {before.session.name}"
         self.runs.append(run)
         execution = Execution(run, session, self.workers, places or (device,), resume=resume, feed=feed, then=then)
-        if run.rows or feed:  # the compiler's process imports torch while the measuring one asks about the device
+        if run.rows or feed:  # so that a build worker imports torch while the measuring process looks up the device
             self.workers.pool.warm_ahead()
 
         def in_turn() -> None:
             if not taken(self._one_at_a_time, run.cancelled):
-                execution.go()  # only to say that it was stopped before it began
+                execution.go()  # the run only reports that it was stopped before it began
                 return
             try:
                 execution.go()
@@ -97,7 +98,8 @@ class Runner:
 
     def run(self, request: RunRequest, session: Session, *, resume: bool = False,
             on_change: Callable[[Run], None] | None = None) -> Run:
-        """As `start`, but wait; an interrupt stops the run. `on_change` is called a few times a second."""
+        """The same as `start`, but it waits for the end. An interrupt stops the run. `on_change` is called a few times a
+        second."""
         run = self.start(request, session, resume=resume)
         try:
             while not run.wait(0.1):
@@ -116,7 +118,7 @@ class Runner:
         run.wait(15)
 
     def device(self, name: str) -> Device:
-        """What is known of "cpu" or "cuda:N"."""
+        """The properties of "cpu" or "cuda:N"."""
         return self.workers.device(name)
 
     def prove(self, order: ModuleOrder, *, limit_s: float = 300, on_text: Callable[[str], None] = lambda text: None
@@ -136,8 +138,8 @@ class Runner:
 
     def profile(self, item: Rendered, workload: Workload, device: str, ncu: Path, *, limit_s: float,
                 on_text: Callable[[str], None] = lambda text: None) -> Profiled:
-        """Launch a candidate under Nsight Compute in a fresh measure worker, which holds its GPU. A failure, a crash and a hang
-        are sentences of the reply."""
+        """Launch a candidate under Nsight Compute in a fresh measure worker, which holds the lock of its GPU. If it fails,
+        crashes or hangs, the reply has a sentence about it."""
         try:
             known = self.device(device)
             built = self._built(item, BuildSettings(known.kind, known.arch, "", _BUILD_S))
@@ -165,7 +167,7 @@ class Runner:
         return self.workers.build_all(items, device)
 
     def judge_once(self, device: str, item: Rendered, built: Built, request: RunRequest) -> Outcome:
-        """One judgement without a session; a crash or a hang is an outcome with its status."""
+        """Judge a candidate without a session. A crash or a hang gives an outcome with the corresponding status."""
         return self.workers.judge(self.workers.judge_order(device, item, built, request))
 
     def _answered(self, candidates: list[Candidate], request: RunRequest, session: Session, device: str
@@ -176,4 +178,4 @@ class Runner:
         try:
             return answered(candidates, trials, request, self.workers.device(device))
         except (WorkerDied, WorkerFailed, WorkerTimeout, WorkerCancelled):
-            return [None] * len(candidates)  # the run will fail in the same way, and reports it
+            return [None] * len(candidates)  # the run will fail in the same way and report it

@@ -1,4 +1,5 @@
-"""One worker process, as its parent sees it: called with a deadline, killed with its descendants, started again."""
+"""One worker process, seen from its parent: it is called with a deadline, killed together with its descendants, and started
+again."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from ..machine import forked
 from ..machine.forked import Forked, fork
 
 R = TypeVar("R")
-_GRACE_S = 5.0  # for an operation that removes its files when it is stopped
-GONE = "the loss of its worker in the cluster"   # how a process ended that was not on this machine
+_GRACE_S = 5.0  # time for an operation that removes its files when it is stopped
+GONE = "the loss of its worker in the cluster"   # the `how` of a process on another machine
 _BAD_REQUESTS = (BadRequest.__name__, RenderError.__name__)
 
 
@@ -54,10 +55,9 @@ class WorkerCancelled(RuntimeError):
 
 
 class WorkerFailed(RuntimeError):
-    """The operation raised: a defect of ours, never of the candidate. Carries the child's traceback.
-
-    `bad_request`: what was asked cannot be done, and `str(error)` is the sentence for the user. `machine`: the disk or
-    another part of the machine refused, which is no defect of anybody's.
+    """The operation raised an exception. This is a defect of the workbench, not of the candidate. The error has the child's
+    traceback. `bad_request`: the request cannot be carried out, and `str(error)` is the sentence for the user. `machine`: the
+    disk or another part of the machine is the cause; then it is not a defect.
     """
 
     def __init__(self, message: str, trace: str, *, bad_request: bool = False, machine: bool = False) -> None:
@@ -74,8 +74,8 @@ class WorkerProcess:
 
     def __init__(self, kind: str, *, log_path: Path, environment: dict[str, str] | None = None, device: str = "cuda",
                  at_once: bool = False) -> None:
-        """`device`: one for "cpu", and one that builds, may be a fork of a process that has imported torch. `at_once`: it
-        starts other processes before it needs torch, so it does not wait until the process that forks has imported it."""
+        """`device`: a worker for "cpu" or for builds may be a fork of a process that has imported torch. `at_once`: the worker
+        starts other processes before it needs torch, so it is a fork only if the process that forks is running already."""
         self.kind = kind
         self._forks = (device == "cpu" or kind == "build") and (not at_once or forked.there())
         self.log_path = log_path
@@ -86,7 +86,7 @@ class WorkerProcess:
 
     @property
     def environment(self) -> Environment:
-        """Of its machine."""
+        """The environment of its machine, as trials record it."""
         return environment()
 
     @property
@@ -95,10 +95,9 @@ class WorkerProcess:
 
     def call(self, order: Order[R], *, limit_s: float, on_event: Callable[[Event], float | None] = lambda event: None,
              stop: threading.Event | None = None) -> R:
-        """Have one order carried out. `on_event` may return new seconds for the deadline from then on.
-
-        `stop` belongs to whoever asks and stays set, so that a stop before the call counts as one during it.
-        Raises WorkerDied, WorkerTimeout, WorkerCancelled or WorkerFailed.
+        """Have one order carried out. `on_event` may return a new limit in seconds, counted from that event. `stop` belongs to
+        the caller and stays set, so that a stop before the call also ends the call. Raises WorkerDied, WorkerTimeout,
+        WorkerCancelled or WorkerFailed.
         """
         if stop is not None and stop.is_set():
             raise WorkerCancelled("The worker was stopped.")
@@ -126,7 +125,7 @@ class WorkerProcess:
             self._ask(order)
 
     def close(self) -> None:
-        """End the process and all it started; only when no call is in flight."""
+        """End the process and all that it started. Do not call it while a call is running."""
         self._end()
 
     def log_tail(self, size: int = 32_000) -> str:
@@ -160,7 +159,7 @@ class WorkerProcess:
     def _ask(self, order: Order[Any]) -> None:
         if not self.alive:
             self._start()
-        self._number += 1  # a reply to an earlier number is passed over
+        self._number += 1  # a reply to an earlier order is ignored
         self._write(to_json({"id": self._number, "operation": order.operation, "order": order}).encode() + b"\n")
 
     def _write(self, message: bytes) -> None:
@@ -242,11 +241,11 @@ class WorkerProcess:
 
 
 class _Started(subprocess.Popen[bytes]):
-    """One in a new interpreter."""
+    """A worker in a new interpreter."""
 
     def end(self) -> None:
         try:
-            os.killpg(self.pid, signal.SIGKILL)  # nvcc, cicc and ptxas too
+            os.killpg(self.pid, signal.SIGKILL)  # the group also contains nvcc, cicc and ptxas
         except ProcessLookupError:
             self.kill()
         self.wait()

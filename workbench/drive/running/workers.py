@@ -35,11 +35,12 @@ _SCRATCH = "kernel-workbench-scratch"
 
 
 class Workers:
-    """Started at the first use, started again after a death, ended by `close`. `scratch`: their logs and truths."""
+    """The workers. Each is started at its first use, started again after it died, and ended by `close`. `scratch`: the folder
+    of their logs and truths."""
 
     def __init__(self, *, build_workers: int | None = None) -> None:
         temporary = Path(tempfile.gettempdir())
-        sweep(temporary.glob(f"{_SCRATCH}.*"))  # of processes that were killed
+        sweep(temporary.glob(f"{_SCRATCH}.*"))  # files of processes that were killed
         self._lock: int | None
         self.scratch, self._lock = owned_folder(temporary, _SCRATCH, mode=0o700)
         self.pool = BuildPool(self.scratch, size=build_workers)
@@ -60,13 +61,11 @@ class Workers:
             self._lock = None
 
     def device(self, name: str, *, stop: threading.Event | None = None) -> Device:
-        """What the measuring process says of "cpu", "cuda:N" or another place on one of them; asked once.
-
-        Raises `BadRequest` for a device that torch does not see and where there is no torch, `WorkerCancelled` when `stop` is
-        set first.
+        """The device of a place, as reported by its measuring process. It is asked only once. Raises `BadRequest` for a device
+        that torch does not see, or if torch is not installed, and `WorkerCancelled` if `stop` is set first.
         """
         require_torch()
-        if not taken(self._asking, stop):  # a worker takes one call at a time: `warm` and a run that begins both ask
+        if not taken(self._asking, stop):  # a worker takes one call at a time, and both `warm` and a starting run ask it
             raise WorkerCancelled("The worker was stopped.")
         try:
             if name not in self._described:
@@ -80,11 +79,11 @@ class Workers:
             self._asking.release()
 
     def free_bytes(self, name: str, *, stop: threading.Event | None = None) -> int:
-        """What can be allocated there now."""
+        """The bytes that can be allocated on that device now."""
         return self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120, stop=stop).free_bytes
 
     def answers(self, name: str, *, stop: threading.Event | None = None) -> bool:
-        """Whether the measuring process of a place, if need be a new one, still has its device."""
+        """Whether the measuring process of a place still reaches its device. If the process has died, a new one is started."""
         try:
             self.measure(name).call(DeviceOrder(device_of(name)), limit_s=120, stop=stop)
         except (WorkerDied, WorkerFailed, WorkerTimeout):
@@ -92,8 +91,8 @@ class Workers:
         return True
 
     def measure(self, device: str, *, sanitize: str = "") -> WorkerProcess:
-        """The one measuring process of a place, which is a device ("cuda:0"), or "cpu#1" for a further process on one; kernels
-        built with AddressSanitizer get one with its runtime."""
+        """The measuring process of a place. A place is a device ("cuda:0"), or "cpu#1" for a further process on it. Kernels
+        built with AddressSanitizer have a separate process, with its runtime."""
         key = f"{device}-{sanitize}" if sanitize else device
         if key not in self._measure:
             self._measure[key] = WorkerProcess(
@@ -102,21 +101,21 @@ class Workers:
         return self._measure[key]
 
     def put(self, place: str, process: WorkerProcess) -> None:
-        """A place whose process is not one of this machine: "cuda:0@3" is the third of a cluster."""
+        """Add a place whose process is on another machine: "cuda:0@3" is the third place of a cluster."""
         self._measure[place] = process
 
     def drop(self, place: str) -> None:
-        """Take such a place away."""
+        """Remove such a place."""
         self._measure.pop(place, None)
         self._described.pop(place, None)
 
     def environment(self, place: str) -> Environment:
-        """Of the machine that a place is on."""
+        """The environment of the machine of a place."""
         process = self._measure.get(place)
         return process.environment if process else environment()
 
     def fresh(self, order: Order[R], device: str, *, limit_s: float, stop: threading.Event | None = None) -> R:
-        """One order in a measuring process of its own: nothing is shared with earlier kernels."""
+        """Carry out one order in its own measuring process, which shares nothing with earlier kernels."""
         if is_elsewhere(device):
             return self.measure(device).call(order, limit_s=limit_s, stop=stop)
         worker = WorkerProcess("measure", log_path=self.scratch / f"fresh-{secrets.token_hex(4)}.log",
@@ -142,7 +141,7 @@ class Workers:
 
     def judge(self, order: JudgeOrder, *, place: str = "", sanitize: str = "",
               on_event: Callable[[Event], object] = lambda event: None, stop: threading.Event | None = None) -> Outcome:
-        """Have one candidate judged; a crash or a hang is an outcome with its status."""
+        """Have one candidate judged. A crash or a hang gives an outcome with the corresponding status."""
         def heard(event: Event) -> float:
             on_event(event)
             return order.limit_s
@@ -155,8 +154,8 @@ class Workers:
 
     def explain(self, order: ExplainOrder, *, place: str = "", sanitize: str = "",
                 stop: threading.Event | None = None) -> WrongValues | None:
-        """Where a wrong result is wrong; None where nothing is found. A kernel that crashes or hangs on a smaller size is asked
-        once more, without a smallest case."""
+        """Where a result is wrong; None if nothing is found. If the kernel crashes or hangs on a smaller size, it is tried once
+        more without searching for the smallest case."""
         try:
             worker = self.measure(place or order.of.device, sanitize=sanitize)
             return worker.call(order, limit_s=order.of.limit_s, stop=stop).values
@@ -167,7 +166,7 @@ class Workers:
             return self.explain(replace(order, shrink=False), place=place, sanitize=sanitize, stop=stop)
 
     def judge_order(self, place: str, item: Rendered, built: Built, request: RunRequest) -> JudgeOrder:
-        """What the measuring process of a place is asked for one candidate."""
+        """The order to judge one candidate in the measuring process of a place."""
         candidate = item.candidate
         limit = floor(request.workload, candidate.direction, candidate.precision,
                       ceilings.ceilings_for(self.device(place).name))
@@ -184,7 +183,7 @@ def device_of(place: str) -> str:
 
 
 def is_elsewhere(place: str) -> bool:
-    """Whether it is on a machine of a cluster."""
+    """Whether a place is on a machine of a cluster."""
     return "@" in place
 
 
@@ -197,14 +196,16 @@ def taken(lock: threading.Lock, stop: threading.Event | None) -> bool:
 
 
 def units(items: list[Rendered], workers: int) -> list[list[Rendered]]:
-    """Few candidates: one library each. Many: shared translation units of one flag set, spread over the workers."""
+    """The translation units of candidates. Few candidates get one unit each. Many candidates with the same flags share units,
+    which are spread over the workers."""
     if len(items) <= 2 * workers:
         return [[item] for item in items]
     by_flags: dict[tuple[str, ...], list[Rendered]] = {}
     for item in items:
         if not item.candidate.headers:
             by_flags.setdefault(item.candidate.compile_flags, []).append(item)
-    units = [[item] for item in items if item.candidate.headers]  # theirs have the names of other headers
+    # Edited headers have the same names as other headers, so such a candidate is built alone.
+    units = [[item] for item in items if item.candidate.headers]
     for group in by_flags.values():
         size = max(2, min(24, -(-len(group) // workers)))
         units += [group[i:i + size] for i in range(0, len(group), size)]
@@ -212,8 +213,8 @@ def units(items: list[Rendered], workers: int) -> list[list[Rendered]]:
 
 
 def sanitizer_environment() -> dict[str, str]:
-    """What a process needs to load kernels built with AddressSanitizer: its runtime must be there before Python, so it is
-    preloaded. Leaks are Python's, not ours."""
+    """What a process needs to load kernels built with AddressSanitizer: its runtime must be loaded before Python, so it is
+    preloaded. Leaks are not reported, because they are Python's."""
     compiler = find_toolchain().cxx
     if compiler is None:
         raise BadRequest("AddressSanitizer needs a C++ compiler; install g++.")

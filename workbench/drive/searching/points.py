@@ -15,11 +15,11 @@ Value = int | float | str | bool
 class Points:
     """An enumerated search space. Row i of `features` describes the point `keys[i]`."""
 
-    keys: tuple[str, ...]  # identity of each point, the same in every process
+    keys: tuple[str, ...]  # the identity of each point, which is the same in every process
     columns: tuple[str, ...]  # names of the features
-    features: NDArray[np.float32]  # [points, columns]; log2 of powers of two; NaN: the family lacks it
+    features: NDArray[np.float32]  # [points, columns]; powers of two as their log2; NaN if the family lacks the tunable
     families: tuple[str, ...]  # family (variant, precision) of each point
-    order: tuple[int, ...] = ()  # a ranking known beforehand, the best first; it may be short
+    order: tuple[int, ...] = ()  # points in a ranking that is known beforehand, the best first; it need not contain all points
     logs: frozenset[str] = frozenset()  # columns that hold log2 of their values
 
     def __post_init__(self) -> None:
@@ -39,15 +39,15 @@ class Seen:
     """One finished evaluation."""
 
     point: int
-    ms: float | None  # None: it failed
-    at_least: bool = False  # stopped early: it takes at least `ms`
+    ms: float | None  # None if it failed
+    at_least: bool = False  # the timing was stopped early; the point takes at least `ms`
 
 
 def points_from(configs: Sequence[Mapping[str, Value]], *, keys: Sequence[str] | None = None,
                 families: Sequence[str] | None = None, order: Sequence[int] = ()) -> Points:
-    """Points of configs. A tunable with one value in all configs is no feature; a text counts by its place in the alphabet.
-
-    `keys`: the identity of each config (default: its text); `families`: by default all are of one.
+    """Points of configs. A tunable with the same value in all configs is not a feature. A text is replaced by its place in the
+    alphabetical order. `keys`: the identity of each config (default: its text). `families`: the family of each config (default:
+    the same for all).
     """
     names = list(dict.fromkeys(name for config in configs for name in config))
     columns: dict[str, NDArray[np.float32]] = {}

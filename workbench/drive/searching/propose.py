@@ -1,10 +1,8 @@
-"""Which points to try next, from what was seen.
-
-First the best of a known ranking, a few of each family, and points far from each other. Then a Gaussian process over the log of
-the time says where an improvement is likely; points that wait for their time count as if they had come out as expected.
-
-The process has a Matern 5/2 kernel with one length for each feature. The lengths are those that make the seen times likely,
-with a weak prior. It is NumPy code: no package is needed, and a proposal takes milliseconds. docs/tuning.md has its figures.
+"""Proposes the points to try next, from the results so far. The first proposals are the best of a known ranking, a few of each
+family, and points far from each other. Later proposals come from a Gaussian process over the log of the time, which predicts
+where an improvement is likely. A point without a result yet counts as if it had the predicted time. The process has a Matern
+5/2 kernel with one length for each feature. The lengths are fitted to the measured times by maximum likelihood with a weak
+prior. The code needs only NumPy, and a proposal takes milliseconds. docs/tuning.md compares it with other searches.
 """
 
 from __future__ import annotations
@@ -23,29 +21,31 @@ from .points import Points, Seen
 
 Floats = NDArray[np.float64]
 
-START = 12           # points before the model speaks; more where there are many families
-RANKED = 16          # of them at most that many from the known ranking,
-RANKED_OF_ALL = 8    # so many shared evenly among the families, but two of each
-FAILED_AS = 0.75     # a failed point counts as one that is slower than so much of the seen ones
-CURBED = 0.5         # beyond the median the log of a time counts by this factor: among slow points little has to be learnt
-FITTED, BELIEVED = 128, 256   # seen points that the lengths are fitted to, and that predict
-CANDIDATES = 5000    # points that are predicted
-NEAR_BEST = 1500     # of them the nearest to the best ones
-REFITS = (1, 1, 2, 32)  # the lengths are fitted again after so many trials: below 24 seen, 60, 200, beyond
-MOST_TWOS = 6        # 64 and its multiples are alike
-WIDEST = 36          # features at most, sums of pairs included
+START = 12           # points before the model is used; more if there are many families
+RANKED = 16          # at most this many of them come from the known ranking
+RANKED_OF_ALL = 8    # these are shared evenly among the families, but at least two of each
+FAILED_AS = 0.75     # a failed point counts as slower than this share of the measured ones
+# Above the median, differences of log time are multiplied by this, because differences among slow points matter little.
+CURBED = 0.5
+FITTED, BELIEVED = 128, 256   # the most points to which the lengths are fitted, and from which times are predicted
+CANDIDATES = 5000    # the most points whose times are predicted
+NEAR_BEST = 1500     # this many of them are the nearest to the best points
+REFITS = (1, 1, 2, 32)  # trials after which the lengths are fitted again: below 24, 60 and 200 results, and above
+MOST_TWOS = 6        # factors of 2 are counted up to 2^6
+WIDEST = 36          # the most features, including sums of pairs
 _LENGTH, _LENGTH_SPREAD = 1.5, 1.0  # prior of a length: its median, and the deviation of its logarithm
-_NOISE, _NOISE_SPREAD = 0.05, 1.5   # the same of the noise's variance; the times have a variance of 1
+_NOISE, _NOISE_SPREAD = 0.05, 1.5   # the same for the variance of the noise; times are scaled to variance 1
 _STEPS = 60
-_BOUNDS = (np.log(0.05), np.log(20.0)), (-4.0, 4.0), (np.log(1e-5), 0.0)  # of lengths, variance, noise; logarithms
+# Bounds of the logarithms of lengths, variance and noise.
+_BOUNDS = (np.log(0.05), np.log(20.0)), (-4.0, 4.0), (np.log(1e-5), 0.0)
 
 
 def propose(points: Points, seen: Sequence[Seen], pending: Sequence[int], count: int, *, seed: int) -> list[int]:
-    """At most `count` points, none of them seen or pending; fewer where the space is used up.
-
-    The same arguments give the same answer: the state of a search is what was seen.
+    """At most `count` points that are neither seen nor pending; fewer if the space has no more. The same arguments give the
+    same answer, because a search has no other state.
     """
-    # On one thread: those of BLAS spin while they wait, and builds need the cores. A busy machine made that 200 times slower.
+    # BLAS uses one thread here, because its threads spin while they wait, and builds need the cores. With more threads it was
+    # 200 times slower on a busy machine.
     with _threads().limit(limits=1, user_api="blas"):
         return _proposed(points, seen, pending, count, seed)
 
@@ -59,7 +59,8 @@ def _proposed(points: Points, seen: Sequence[Seen], pending: Sequence[int], coun
     chosen = [i for i in start if i not in taken][:max(0, min(count, len(start) - len(taken)))]
     if len(chosen) == count:
         return chosen
-    if sum(one.ms is not None for one in seen) < 2:  # nothing to learn from: as far as possible from what was tried
+    # There are no times yet: take points as far as possible from the tried ones.
+    if sum(one.ms is not None for one in seen) < 2:
         return [*chosen, *_spread(points, [*taken, *chosen], count - len(chosen), seed)]
     return [*chosen, *_likely(points, tuple(seen), [*pending, *chosen], count - len(chosen), seed)]
 
@@ -104,7 +105,7 @@ def _likely(points: Points, seen: tuple[Seen, ...], waiting: Sequence[int], coun
 
 @lru_cache(maxsize=64)
 def _kernel(points: Points, seen: tuple[Seen, ...], seed: int) -> _Kernel:
-    """Fitted to what was seen up to a certain trial, so that several proposals share it."""
+    """The kernel fitted to the first results, up to a certain number, so that several proposals share it."""
     times = _times(seen)
     used = _subset(times, FITTED, seed)
     places = np.array([one.point for one in seen])[used]
@@ -117,7 +118,8 @@ def _fitted_at(count: int) -> int:
 
 
 def _times(seen: Sequence[Seen]) -> Floats:
-    """The log of each time. A failed point counts as a slow one, one that was stopped early as no faster than the median."""
+    """The log of each time. A failed point counts as slow. A point whose timing was stopped early counts as at least as slow as
+    the median."""
     known = np.log([one.ms for one in seen if one.ms is not None and not one.at_least] or
                    [one.ms for one in seen if one.ms is not None] or [1.0])
     middle, slow = np.median(known), np.quantile(known, FAILED_AS)
@@ -126,7 +128,7 @@ def _times(seen: Sequence[Seen]) -> Floats:
 
 
 def _subset(times: Floats, most: int, seed: int) -> NDArray[np.int_]:
-    """All, or the best two thirds of `most` and a draw of the others."""
+    """The indices of all times, or of `most`: two thirds of these are the best ones, the others are drawn at random."""
     if len(times) <= most:
         return np.arange(len(times))
     ranked = np.argsort(times, kind="stable")
@@ -136,7 +138,7 @@ def _subset(times: Floats, most: int, seed: int) -> NDArray[np.int_]:
 
 
 def _candidates(features: Floats, taken: NDArray[np.bool_], best: NDArray[np.int_], seed: int, at: int) -> NDArray[np.int_]:
-    """All that are left; of very many those near the best ones, and a draw of the others."""
+    """All points that are left. If there are too many: those near the best points, and a random sample of the others."""
     left = np.flatnonzero(~taken)
     if len(left) <= CANDIDATES:
         return left
@@ -149,7 +151,7 @@ def _candidates(features: Floats, taken: NDArray[np.bool_], best: NDArray[np.int
 
 
 def _log_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
-    """The log of the expected improvement. Far below 0 the tail's series is used, where the plain formula is 0."""
+    """The log of the expected improvement. For z far below 0 the asymptotic formula is used, because the plain one gives 0."""
     z = (best - mean) / deviation
     density = np.exp(-0.5 * z * z) / sqrt(2 * pi)
     plain = density + z * _normal(z)
@@ -178,7 +180,7 @@ def _start(points: Points, seed: int) -> tuple[int, ...]:
             ranked.append(i)
             of[points.families[i]] += 1
     spread: list[int] = []
-    for family in sorted(set(families) - set(of)):  # one of each that the ranking does not know
+    for family in sorted(set(families) - set(of)):  # one point of each family that is not in the ranking
         inside = [i for i, name in enumerate(points.families) if name == family]
         spread.append(inside[int(np.random.default_rng((seed, len(spread))).integers(len(inside)))])
     more = max(START - len(ranked) // 2, len(ranked) + len(spread)) - len(ranked) - len(spread)
@@ -187,7 +189,7 @@ def _start(points: Points, seed: int) -> tuple[int, ...]:
 
 
 def _spread(points: Points, known: Iterable[int], count: int, seed: int) -> list[int]:
-    """Points far from the known ones and from each other: the best of many draws, by the least and by the mean distance."""
+    """Points far from the known ones and from each other. Of many random draws, the one with the largest distances is taken."""
     known = list(known)
     if count <= 0:
         return []
@@ -208,9 +210,9 @@ def _spread(points: Points, known: Iterable[int], count: int, seed: int) -> list
 
 @lru_cache(maxsize=4)
 def _features(points: Points) -> Floats:
-    """What the model sees, each between 0 and 1: the tunables by the place of their value, the family, the odd part of a value
-    (1 for a power of two, which often divides a size without a rest), how often 2 divides it, and the sums of the logs of two
-    tunables: their products, as the threads of a block or the elements of a tile."""
+    """The features of the model, each between 0 and 1: the place of each tunable's value, the family, the odd part of a value
+    (1 for a power of two, which often divides a size without remainder), how often 2 divides it, and sums of the logs of two
+    tunables. A sum of logs stands for a product, such as the threads of a block or the elements of a tile."""
     plain = _plain(points)
     extra: list[Floats] = []
     logs: list[tuple[int, Floats]] = []
@@ -236,7 +238,8 @@ def _features(points: Points) -> Floats:
 
 @lru_cache(maxsize=4)
 def _plain(points: Points) -> Floats:
-    """The place of each value among those of its column, 0.5 where a family lacks it; and a column for each family but one."""
+    """The place of each value in its sorted column (0.5 if a family lacks the tunable), and one column for each family except
+    one."""
     columns = []
     for column in points.features.T:
         there = ~np.isnan(column)
@@ -272,7 +275,8 @@ class _Kernel:
 
 
 class _Belief:
-    """Mean and deviation at each candidate; `suppose` takes one as evaluated at its mean, so that a batch spreads out."""
+    """The predicted mean and deviation of each candidate. `suppose` treats a candidate as if it had its mean as result, so that
+    the points of a batch are far apart."""
 
     def __init__(self, kernel: _Kernel, seen: Floats, times: Floats, candidates: Floats) -> None:
         covariance = kernel.between(seen, seen).astype(np.float64) + kernel.noise * np.eye(len(seen))
@@ -296,7 +300,8 @@ class _Belief:
 
 
 def _root(covariance: Floats) -> Floats:
-    """Its Cholesky factor. The covariance is rounded to float32, so a little is added to its diagonal, and more if need be."""
+    """The Cholesky factor of a covariance. Because it is rounded to float32, a small value is added to its diagonal, and a
+    larger one if that is not enough."""
     added = 1e-6
     while True:
         try:
@@ -348,12 +353,12 @@ def _fit(seen: Floats, times: Floats) -> _Kernel:
 
 
 def _least(of: Callable[[Floats], tuple[float, Floats]], at: Floats, low: Floats, high: Floats) -> Floats:
-    """Where a smooth function is small: BFGS, kept between bounds."""
+    """The minimum of a smooth function within bounds, by BFGS."""
     value, slope = of(at)
     inverse = np.eye(len(at)) / max(1.0, float(np.abs(slope).max()))
     for _ in range(_STEPS):
         way = -inverse @ slope
-        if way @ slope >= 0:  # no way down: forget the curvature
+        if way @ slope >= 0:  # no descent in this direction: reset the curvature
             inverse = np.eye(len(at)) / max(1.0, float(np.abs(slope).max()))
             way = -inverse @ slope
         way *= min(1.0, 2.0 / float(np.abs(way).max() + 1e-12))

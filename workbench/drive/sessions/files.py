@@ -17,7 +17,8 @@ from pathlib import Path
 from ...core.trial import Timing, Trial
 
 TRIALS, EVENTS, BLOBS = "trials.jsonl", "events.jsonl", "blobs"
-_END_BYTES = 8192                     # where the newest trial's time stands: two lines at most
+# Bytes at the end of the file in which the newest trial's time is searched; a line is at most half as long.
+_END_BYTES = 8192
 
 
 def name_of(path: Path) -> str:
@@ -33,7 +34,7 @@ def is_session(path: Path) -> bool:
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    """(time, size) of the file that holds the trials: another one means that there are other trials. (0, 0) without one."""
+    """(time, size) of the file with the trials. If it changes, the trials have changed. (0, 0) without a file."""
     file = path if path.suffix == ".zip" else path / TRIALS
     if not file.is_file():
         return (0, 0)
@@ -53,7 +54,7 @@ def lines(path: Path, name: str) -> Iterator[tuple[int, str]]:
 
 
 def blob(path: Path, name: str) -> bytes | None:
-    """The bytes kept under that SHA-256; None where they are not there."""
+    """The bytes kept under that SHA-256; None if there are none."""
     if not re.fullmatch(r"[0-9a-f]{64}", name):
         return None
     if path.suffix == ".zip":
@@ -63,7 +64,7 @@ def blob(path: Path, name: str) -> bytes | None:
 
 
 def newest_trial(path: Path) -> str:
-    """When the last trial was written, UTC; from the end of its file alone: the page asks at each turn."""
+    """When the last trial was written, in UTC. Only the end of the file is read, because the page asks at each update."""
     try:
         if path.suffix == ".zip":
             end = _end_of_zip(path, stamp(path))
@@ -77,8 +78,8 @@ def newest_trial(path: Path) -> str:
 
 
 def samples_of(timing: Timing) -> tuple[float, ...]:
-    """The samples behind a timing in ms, in the order they were taken; () where its session does not hold them, or holds
-    other bytes than the name says."""
+    """The samples of a timing in ms, in the order in which they were taken; () if its session does not have them, or if their
+    bytes do not match the SHA-256."""
     if not timing.samples_blob or not timing.samples_in:
         return ()
     return _samples(timing.samples_in, timing.samples_blob)
@@ -96,7 +97,7 @@ def _samples(session: str, name: str) -> tuple[float, ...]:
         data = blob(Path(session), name)
     except OSError:
         return ()
-    if data is None or hashlib.sha256(data).hexdigest() != name:  # somebody wrote over it
+    if data is None or hashlib.sha256(data).hexdigest() != name:  # the blob was overwritten
         return ()
     return tuple(float(x) for x in json.loads(data))
 

@@ -1,4 +1,4 @@
-"""The profile of a trial: the one that its session keeps, else what ncu counts now, else a static reading of machine code."""
+"""The profile of a trial: the one in its session, else a new one by ncu, else a static analysis of the machine code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..running.runner import Runner
 from .recorded import judged_candidate, machine_code_of
 from .session import Session, now
 
-EVENT = "profiled"          # of a session: its trial, and the blob with the profile
+EVENT = "profiled"          # event of a session that names a trial and the blob with its profile
 LIMIT_S = 180.0
 NO_NCU = "Nsight Compute (ncu) was not found on this machine; it is part of the CUDA toolkit."
 Say = Callable[[str], None]
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StaticReading:
-    """What stands in place of counters: the main kernel's machine code, or why it cannot be had either."""
+    """The replacement for counters: the main kernel's machine code, or why it is not available."""
 
     kernel: sass.Kernel | None
     arch: str = ""
@@ -45,7 +45,7 @@ class StaticReading:
 
 @dataclass(frozen=True)
 class Reading:
-    """The profile of a trial; without one why there is none, and the static reading. `note`: what else to say."""
+    """The profile of a trial; or why there is none, with the static analysis. `note`: a further sentence."""
 
     trial: Trial
     session: Session
@@ -64,12 +64,12 @@ class Reading:
 
     @property
     def sentence(self) -> str:
-        """The reading in one sentence; without counters it says so, and why."""
+        """The reading in one sentence. If there are no counters, it gives the reason."""
         if self.profile:
             return sentence(self.profile.kernels)
         if self.static is None or self.static.kernel is None:
-            return f"No counters: {self.why_not} No static reading either: {self.static.why_not if self.static else ''}".strip()
-        return f"No counters: {self.why_not} The static reading stands in their place. {self.static.sentence}"
+            return f"No counters: {self.why_not} No static analysis: {self.static.why_not if self.static else ''}".strip()
+        return f"No counters: {self.why_not} A static analysis of the machine code is shown instead. {self.static.sentence}"
 
     def to_json(self) -> dict[str, Any]:
         static = {} if self.static is None else {"static": {
@@ -82,7 +82,7 @@ class Reading:
 
 
 def kept(trial: Trial, session: Session) -> Profile | None:
-    """The newest profile of it that the session holds."""
+    """The newest profile of the trial in its session."""
     for event in reversed(session.events()):
         if event.get("event") == EVENT and event.get("trial") == trial.trial_id:
             try:
@@ -95,8 +95,8 @@ def kept(trial: Trial, session: Session) -> Profile | None:
 
 
 def place_of(trial: Trial) -> tuple[str, str]:
-    """(the device on which it can be profiled here, ""), or ("", the sentence that says why there is none). Raises `BadRequest`
-    for what is no candidate."""
+    """(the device of this machine on which the trial can be profiled, ""), or ("", why there is none). Raises `BadRequest` for
+    a trial that is not a candidate."""
     if trial.kind != "candidate":
         raise BadRequest(f"{trial.name} is not a candidate, so it has no kernel of its own; name a trial of a kernel.",
                          field="trial")
@@ -114,8 +114,8 @@ def place_of(trial: Trial) -> tuple[str, str]:
 
 def reading(trial: Trial, session: Session, runner: Runner, *, again: bool = False, limit_s: float = LIMIT_S,
             on_text: Say = lambda text: None) -> Reading:
-    """The profile that is kept, unless `again`; else a new one, which is kept; else the static reading. `on_text` gets the
-    process that the GPU is waited for. Raises `BadRequest` for what is no candidate."""
+    """The kept profile, unless `again`; else a new one, which is then kept; else the static analysis. `on_text` gets the
+    process that holds the GPU before. Raises `BadRequest` for a trial that is not a candidate."""
     device, why_not = place_of(trial)
     if (found := kept(trial, session)) and not again:
         return Reading(trial, session, found)
@@ -125,13 +125,13 @@ def reading(trial: Trial, session: Session, runner: Runner, *, again: bool = Fal
             return made
         why_not = made.why_not
     if found:
-        return Reading(trial, session, found, note=f"It is the one that was kept. No new one: {why_not}")
+        return Reading(trial, session, found, note=f"This is the kept profile. There is no new one: {why_not}")
     return Reading(trial, session, None, why_not, static(trial, session, runner))
 
 
 def counted(trial: Trial, session: Session, runner: Runner, device: str, *, limit_s: float = LIMIT_S,
             on_text: Say = lambda text: None) -> Reading:
-    """Have ncu count its kernels on that device, and keep what it counted; `why_not` where it did not."""
+    """Have ncu count the trial's kernels on that device, and keep the counters. If that fails, `why_not` gives the reason."""
     ncu = find_toolchain().ncu
     if ncu is None:
         return Reading(trial, session, None, NO_NCU)
@@ -147,7 +147,7 @@ def counted(trial: Trial, session: Session, runner: Runner, device: str, *, limi
 
 
 def static(trial: Trial, session: Session, runner: Runner) -> StaticReading:
-    """Of the main kernel's machine code."""
+    """The static analysis of the main kernel's machine code."""
     try:
         answer, kernels, arch = machine_code_of(trial, session, runner.machine_code)
     except (BadRequest, RenderError) as error:
@@ -177,7 +177,7 @@ def text(found: Sequence[Reading]) -> str:
     for one in found:
         if one.static and one.static.kernel and (loops := sass.loop_rows(one.static.kernel)):
             parts.append(f"Loops of {one.name}\n" + "\n".join(
-                aligned([("loop", "depth", "source", "instructions", "what they are"), *loops])))
+                aligned([("loop", "depth", "source", "instructions", "their kinds"), *loops])))
     if len(kernels) == 2 and (differ := sass.differences(*kernels)):
         parts.append("\n".join(aligned([("loop", "kind", "first", "second"), *(tuple(map(str, row)) for row in differ)])))
     return "\n\n".join(parts)
@@ -191,7 +191,7 @@ def other_kernels(one: Reading) -> list[tuple[str, ...]]:
 
 
 def _keep(profile: Profile, trial: Trial, session: Session) -> str:
-    """As a blob of the session; a sentence where it cannot be kept."""
+    """Keep a profile as a blob of the session. Returns a sentence if that fails."""
     try:
         if session.path.suffix == ".zip":
             raise BadRequest(f"{session.name} is packed: open it with 'pack --open {session.path}' first.")

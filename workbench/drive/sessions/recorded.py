@@ -1,4 +1,4 @@
-"""Makes candidates and recipes from recorded trials, if today's templates still make the same source."""
+"""Makes candidates and recipes from recorded trials, if the present templates still give the same source."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from ..reporting.main_kernel import arch_of, main_kernel, own_name
 from ..reporting.report import SLOWER, best_baseline, is_emulated, speedup
 from .session import Session
 
-WHAT = ("source", "template", "config", "ptx", "sass")   # of two candidates can be compared
+WHAT = ("source", "template", "config", "ptx", "sass")   # these parts of two candidates can be compared
 
 def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
     """The trial's candidate, with the template as it is now below `templates` (default: the shipped ones).
 
-    Of a fork the text that its session keeps. Raises `BadRequest` when its variant is gone."""
+    For a fork, it has the text that its session keeps. Raises `BadRequest` if its variant no longer exists."""
     layer, dtype = trial.workload.layer, trial.workload.dtype
     if trial.forked_from:
         return _fork_again(trial, Session(Path(trial.kept_in)), templates)
@@ -45,7 +45,8 @@ def candidate_of(trial: Trial, *, templates: Path | None = None) -> Candidate:
 
 
 def fork_of_trial(text: str, trial: Trial, session: Session, *, templates: Path | None = None) -> Candidate:
-    """The candidate of an edited text, template or rendering, that was this trial's. Raises `BadRequest`."""
+    """The candidate of an edited text. Before the edit it was the template or the rendering of this trial. Raises `BadRequest`.
+    """
     if trial.kind != "candidate":
         raise BadRequest(f"{trial.name} is not a candidate, so it has no kernel; name a trial of a kernel.", field="source")
     parent = _fork_again(trial, session, templates) if trial.forked_from else _kept(trial, session, templates)
@@ -53,8 +54,8 @@ def fork_of_trial(text: str, trial: Trial, session: Session, *, templates: Path 
 
 
 def template_of(trial: Trial, session: Session, *, templates: Path | None = None) -> str:
-    """The text of the template as it was judged, in the trial's direction; today's where the session does not hold it, if that
-    still makes the same source. Raises `BadRequest`."""
+    """The text of the template as it was judged, in the trial's direction. If the session does not have it, the present text,
+    provided that it still gives the same source. Raises `BadRequest`."""
     try:
         return session.blob(trial.blobs.get("template", "")).decode("utf-8", "replace")
     except BadRequest:
@@ -62,14 +63,14 @@ def template_of(trial: Trial, session: Session, *, templates: Path | None = None
 
 
 def _kept(trial: Trial, session: Session, templates: Path | None) -> Candidate:
-    """The candidate with its template's text as the session holds it."""
+    """The candidate with the template's text from the session."""
     variant = variant_of_text(template_of(trial, session, templates=templates), trial.variant, trial.direction, root=templates)
     return Candidate(variant, trial.workload.layer, trial.workload.dtype, trial.tunables, trial.precision,
                      trial.form or "constant", trial.compile_flags)
 
 
 def _fork_again(trial: Trial, session: Session, templates: Path | None) -> Candidate:
-    """From the template that the session holds, or, where a header was edited, from the source."""
+    """The candidate of a fork, made from the template in the session, or from the source if a header was edited."""
     parent = _kept(trial, session, templates)
     made = forked(parent.variant.text, parent, trial.forked_from)
     with suppress(RenderError):
@@ -79,8 +80,8 @@ def _fork_again(trial: Trial, session: Session, templates: Path | None) -> Candi
 
 
 def occupancy_of(trial: Trial) -> dict[str, dict[str, Occupancy]]:
-    """{arch: {main kernel: its occupancy}} of a candidate, as far as nvcc was asked. Empty when the
-    template has gone, or does not say how large a block is: the blocks of its helpers are sized otherwise."""
+    """{arch: {main kernel: its occupancy}} of a candidate, for the architectures with nvcc's numbers. Empty if the template no
+    longer exists or does not give the block size. Helper kernels are left out, because their blocks have other sizes."""
     found: dict[str, dict[str, Occupancy]] = {}
     candidate = _candidate_or_none(trial)
     if candidate is None:
@@ -94,8 +95,8 @@ def occupancy_of(trial: Trial) -> dict[str, dict[str, Occupancy]]:
 
 
 def most_shared_bytes(trial: Trial, arch: str) -> int | None:
-    """The most shared memory that a block of the main kernel takes, static and dynamic; None where it takes dynamic memory and
-    its template does not say how much, or has gone."""
+    """The shared memory of a block of the main kernel, static and dynamic. None if the template no longer exists, or if the
+    kernel uses dynamic shared memory and the template does not say how much."""
     static = trial.resources[arch][main_kernel(trial, arch)].shared_bytes
     candidate = _candidate_or_none(trial)
     if candidate is None:
@@ -107,7 +108,8 @@ def most_shared_bytes(trial: Trial, arch: str) -> int | None:
 
 
 def resolved_of(trial: Trial) -> dict[str, int]:
-    """What the tunables that are 0 for "automatic" came to, as today's template derives it; empty where it has gone."""
+    """The values that were used for tunables that are 0 ("automatic"), as the present template derives them. Empty if it no
+    longer exists."""
     candidate = _candidate_or_none(trial)
     try:
         return resolved_values(candidate, sm=trial.device.sm or EMULATED_SM) if candidate else {}
@@ -116,7 +118,7 @@ def resolved_of(trial: Trial) -> dict[str, int]:
 
 
 def wrong_values_of(trial: Trial) -> WrongValues | None:
-    """Where the results of a trial are wrong, if somebody looked into it and its session holds that."""
+    """Where the results of a trial are wrong, if that was examined and its session has it."""
     if "wrong" not in trial.blobs or not trial.kept_in:
         return None
     try:
@@ -131,7 +133,8 @@ def sm_of(arch: str) -> int:
 
 
 def judged_candidate(trial: Trial, *, templates: Path | None = None) -> Candidate:
-    """As `candidate_of`, and still the very source that was judged: only that is exported. Raises `BadRequest`."""
+    """The same as `candidate_of`, but its source must be the one that was judged, because only judged sources are exported.
+    Raises `BadRequest`."""
     candidate = candidate_of(trial, templates=templates)
     if render(candidate).candidate_id != trial.candidate_id:
         raise BadRequest(f"The template {candidate.variant.key} has changed since trial {trial.trial_id} was judged; "
@@ -140,7 +143,7 @@ def judged_candidate(trial: Trial, *, templates: Path | None = None) -> Candidat
 
 
 def has_changed(trial: Trial) -> bool:
-    """Whether its template, which is still there, no longer gives the source that was judged."""
+    """Whether its template still exists but gives another source than the judged one."""
     if trial.kind != "candidate" or trial.forked_from or not trial.candidate_id:
         return False
     try:
@@ -150,8 +153,8 @@ def has_changed(trial: Trial) -> bool:
 
 
 def source_of(trial: Trial, session: Session) -> str:
-    """The translation unit that was compiled. A session that ships may lack it. Then it is rendered from today's
-    template, if that still makes the same source. Raises `BadRequest`."""
+    """The translation unit that was compiled. A shipped session may lack it. Then it is rendered from the present template, if
+    that still gives the same source. Raises `BadRequest`."""
     try:
         return session.blob(trial.blobs["source"]).decode("utf-8", "replace")
     except BadRequest:
@@ -162,21 +165,22 @@ def source_of(trial: Trial, session: Session) -> str:
 
 def machine_code_of(trial: Trial, session: Session, ask: Callable[[str, str, tuple[str, ...]], MachineCode]
                     ) -> tuple[MachineCode, list[Kernel], str]:
-    """What `ask` (source, target, flags) answers for a trial; its kernels with short names, the main one first; the target:
-    the one whose resources the trial shows, else the variant's own or sm_90. Raises `BadRequest` where the source is gone."""
+    """The machine code of a trial from `ask` (source, target, flags); its kernels with short names, the main kernel first; and
+    the target. The target is the one whose resources are shown, else that of the variant, else sm_90. Raises `BadRequest` if
+    the source is not available."""
     candidate = _candidate_or_none(trial)
     own = candidate.variant.arch if candidate else ""
     arch = arch_of(trial) or own or f"sm_{EMULATED_SM}"
     answer = ask(source_of(trial, session), arch, trial.compile_flags)
     kernels = [replace(k, name=answer.names.get(k.name, k.name)) for k in read(answer.sass, answer.live)]
     wanted = own_name(trial.variant, trial.direction)
-    main = main_kernel(trial, arch) if trial.resources.get(arch) else ""  # the instance whose resources are shown
+    main = main_kernel(trial, arch) if trial.resources.get(arch) else ""  # the instance of the kernel whose resources are shown
     return answer, sorted(kernels, key=lambda k: (k.name != main, k.name.partition("<")[0] != wanted, -len(k.code))), arch
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of two that are compared: a trial, a candidate that need not have run, or a text of somebody's own."""
+    """One side of a comparison: a trial, a candidate that need not have run, or the text of a file."""
 
     name: str
     trial: Trial | None = None
@@ -191,8 +195,8 @@ class Side:
 
 
 def text_of(side: Side, what: str, ask: Callable[[str, str, tuple[str, ...]], MachineCode]) -> str:
-    """Its template, source, config, PTX or SASS as text; `ask` as in `machine_code_of`. Raises `BadRequest` with the reason
-    where it has none."""
+    """The template, source, config, PTX or SASS of a side, as text. `ask` is that of `machine_code_of`. Raises `BadRequest`
+    with the reason if the side does not have it."""
     if side.text is not None:
         if what not in ("template", "source"):
             raise BadRequest(f"{side.name} is a file; only its template or source can be compared.", field="what")
@@ -229,7 +233,8 @@ def _config_text(name: str, direction: str, precision: str, form: str, flags: Se
 
 
 def _assembly(answer: MachineCode, kernels: Sequence[Kernel], what: str) -> str:
-    """PTX without its comments and places, or SASS without addresses: what stays the same when nothing but lines have moved."""
+    """PTX without comments and line information, or SASS without addresses, so that code that only moved to other lines is
+    equal."""
     if what == "ptx" and answer.ptx:
         kept = (line.partition("//")[0].rstrip() for line in answer.ptx.splitlines())
         return "\n".join(line for line in kept if line and not line.lstrip().startswith((".loc", ".file")))
@@ -239,9 +244,9 @@ def _assembly(answer: MachineCode, kernels: Sequence[Kernel], what: str) -> str:
 
 
 def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] = ()) -> tuple[Trial | None, str]:
-    """Which of the right candidates of one direction to take, and a sentence about it if there is something to say. It is the
-    fastest on a GPU. If no GPU timed them, it is the only one, or the best known one for `arch`. None with a sentence if
-    PyTorch, measured among `everyone`, is faster. None without a sentence if nothing decides."""
+    """Choose one of the right candidates of one direction; with a sentence about the choice, or "". It is the fastest on a GPU.
+    Without GPU times it is the only candidate, or the best known one for `arch`. None with a sentence if PyTorch (from the
+    trials `everyone`) is faster. None without a sentence if there is no basis for a choice."""
     different = {(t.name, t.precision, t.form, t.compile_flags, str(sorted(t.config.items()))): t for t in trials}
     if best := min((t for t in different.values() if _ms(t) < inf), key=_ms, default=None):
         baseline = best_baseline(everyone, best)
@@ -264,8 +269,9 @@ def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] =
 
 def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None, *, templates: Path | None = None,
                        arch: str = DEFAULT_ARCH) -> tuple[Recipe, list[str]]:
-    """The `first_choice` of each direction, for `workload` or for the only workload there is, and the sentences about it.
-    Raises `BadRequest` when none was right, when there are several workloads, or when nothing says which to take."""
+    """The recipe of the `first_choice` of each direction, and the sentences about the choices. It is for `workload`, or for the
+    only workload of the trials. Raises `BadRequest` if no candidate was right, if there are several workloads, or if there is
+    no basis for a choice."""
     trials = list(trials)
     right = [t for t in trials if t.kind == "candidate" and t.ok]
     works = {(t.workload, t.workload.preset): t.workload for t in right}
@@ -298,7 +304,7 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
 
 
 def _ms(trial: Trial) -> float:
-    """Emulated times say nothing about a GPU: they rank nothing."""
+    """The time for the choice; infinite for emulated times, which do not predict a GPU."""
     return inf if is_emulated(trial) else trial.kernel_median_ms
 
 

@@ -31,20 +31,20 @@ from ...core.plain_text import plain_json
 from ...core.trial import SCHEMA, Trial
 from .files import BLOBS, EVENTS, TRIALS, blob, is_session, lines, name_of, newest_trial
 
-RECORDED = "recorded-"   # what the name of a session that ships begins with
+RECORDED = "recorded-"   # the names of shipped sessions begin with this
 _FOLDER = "KERNEL_WORKBENCH_SESSIONS"
 _SCHEMA_FAMILY = SCHEMA.rsplit("/", 1)[0] + "/"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _MAX_PACKED_BYTES = 1 << 30
 _MOST_LINE_BYTES = 4096
-MORE = "more"                                                      # the blob with what was too long for the line
-_MAY_LIE_ELSEWHERE = ("resources", "detail", "environment", "memory")  # in this order
+MORE = "more"                                                      # the blob with the parts that are too long for the line
+_MAY_LIE_ELSEWHERE = ("resources", "detail", "environment", "memory")  # these parts are moved to the blob in this order
 _OFTEN_EQUAL = ("workload", "device", "environment", "resources", "memory", "detail", "headline", "advice", "blobs")
 _warned: set[str] = set()
 
 
 class SessionFull(OSError):
-    """The disk refused a write. What was recorded before is kept."""
+    """The disk is full. Everything recorded so far is kept."""
 
     def __str__(self) -> str:
         return f"{self.strerror}."
@@ -56,12 +56,12 @@ class Session:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.unreadable: list[str] = []
-        self._parts: dict[tuple[str, str], Any] = {}   # of trials, that several have in common
+        self._parts: dict[tuple[str, str], Any] = {}   # parts of trials that are equal in several trials
 
     @classmethod
     def create(cls, root: Path | None = None, name: str | None = None) -> Session:
-        """Make the folder, or open it when it is there; without a name always a new one, called by the time. Raises
-        `BadRequest` for a name that is no file name, and for a place where nothing can be written."""
+        """Make the folder, or open it if it exists. Without a name it is always a new folder, named by the present time. Raises
+        `BadRequest` if the name is not a file name, or if the folder cannot be written."""
         there, root = list_sessions(root), root or sessions_root()
         if not name:
             return cls(_new_folder(root, datetime.now(UTC).strftime("%Y%m%d-%H%M%S")))
@@ -72,7 +72,7 @@ class Session:
         packed = next((p for p in there if name_of(p) == name and p.suffix == ".zip"), None)
         if packed and not any(path.is_file() for path in session.path.rglob("*")):
             shutil.rmtree(session.path, ignore_errors=True)
-            return unpack(packed, root)  # a run that adds to a shipped session writes into an unpacked copy
+            return unpack(packed, root)  # a run that adds trials to a shipped session writes into an unpacked copy
         with _disk(session.path):
             (session.path / BLOBS).mkdir(parents=True, exist_ok=True)
         return session
@@ -91,7 +91,7 @@ class Session:
 
     @property
     def recorded(self) -> bool:
-        """Shipped with the project, not made here."""
+        """Whether the session is shipped with the project."""
         return self.name.startswith(RECORDED)
 
     def trials(self) -> list[Trial]:
@@ -157,7 +157,7 @@ class Session:
         return name
 
     def blob(self, name: str) -> bytes:
-        """The bytes put before. Raises `BadRequest` when they are not there."""
+        """The bytes of a blob. Raises `BadRequest` if the session does not have it."""
         found = blob(self.path, name)
         if found is None:
             raise BadRequest(f"Session {self.name} has no blob {name[:12]!r}; it may have been packed without it.")
@@ -179,7 +179,7 @@ class Session:
         return target
 
     def _shorten(self, data: dict[str, Any]) -> None:
-        """What makes a line too long goes into a blob."""
+        """Moves parts that make the line too long into a blob."""
         more = {}
         for key in _MAY_LIE_ELSEWHERE:
             if key in data:
@@ -190,7 +190,8 @@ class Session:
         data["blobs"][MORE] = self.put_blob(_line(more))
 
     def _trial(self, data: dict[str, Any]) -> Trial:
-        """The trial, whole; its samples can be found from now on. Raises ValueError, which says what is wrong with the line."""
+        """The complete trial of a line, with the session that has its samples. Raises ValueError, which says what is wrong with
+        the line."""
         modules = data.get("module_ms")
         for timing in (data.get("kernel_ms"), *(modules.values() if isinstance(modules, dict) else ())):
             if isinstance(timing, dict) and timing.get("samples_blob"):
@@ -205,13 +206,14 @@ class Session:
         return Trial.from_json({**data, **{k: more[k] for k in _MAY_LIE_ELSEWHERE if k in more}})
 
     def _sharing(self, trial: Trial) -> Trial:
-        """The trial, with the parts that equal those of an earlier one: 10 000 trials then take half of the memory, and what
-        is the same object is compared at once."""
+        """The same trial, but parts that are equal to those of an earlier trial are the same object. 10 000 trials then take
+        half of the memory, and comparing these parts is fast."""
         parts = {name: getattr(trial, name) for name in _OFTEN_EQUAL}
         return replace(trial, **{name: self._parts.setdefault((name, repr(part)), part) for name, part in parts.items()})
 
     def _append(self, name: str, line: bytes) -> None:
-        """One write on an append fd under a lock; a torn last line is ended first, a half-written one taken back."""
+        """Append a line with one write, under a lock. An incomplete last line gets its line end first. If the write fails, its
+        part of a line is removed."""
         if self.path.suffix == ".zip":
             raise BadRequest(f"{self.path} is packed: nothing can be added to it. Unpack it with 'pack --open {self.path}'.",
                              field="session")
@@ -271,14 +273,16 @@ def sessions_root() -> Path:
 
 
 def list_sessions(root: Path | None = None) -> list[Path]:
-    """Session folders, newest first; behind them the recorded ones, folders or zips, by their newest trial: a checkout gives
-    files times of its own. In the default folder those that ship with the package are there, too."""
+    """The session folders, the newest first. After them come the recorded sessions (folders or zips), sorted by their newest
+    trial, because the file times of a checkout are not those of the sessions. With the default folder, the sessions shipped
+    with the package are listed too."""
     places = [root or sessions_root()]
     if root is None and not os.environ.get(_FOLDER):
         places = list(dict.fromkeys(p.resolve() for p in (*places, shipped("sessions"))))
     there = [p for place in places if place.is_dir() for p in sorted(place.glob("*"), key=_empty_ones_last)]
     found: dict[str, Path] = {}
-    for path in there:  # the first of a name counts: the user's before the shipped one, a folder before a zip
+    # Of sessions with the same name the first counts: the user's before the shipped one, a folder before a zip.
+    for path in there:
         if name_of(path) not in found and is_session(path):
             found[name_of(path)] = path
     own = [p for p in found.values() if not p.name.startswith(RECORDED)]
@@ -287,7 +291,8 @@ def list_sessions(root: Path | None = None) -> list[Path]:
 
 
 def _empty_ones_last(path: Path) -> int:
-    """Of one name: a folder with trials, then a zip, then a folder without any, which a stopped unpacking leaves."""
+    """The order of sessions with the same name: a folder with trials, a zip, a folder without trials (left by an unpacking that
+    was stopped)."""
     return 1 if path.suffix == ".zip" else 0 if (path / TRIALS).is_file() else 2
 
 
@@ -297,7 +302,8 @@ def now() -> str:
 
 @contextmanager
 def _disk(place: Path) -> Iterator[None]:
-    """A refused write as one sentence: `SessionFull` for want of space, `BadRequest` for a place that cannot be written."""
+    """Turns a failed write into one sentence: `SessionFull` if there is no space, `BadRequest` if the place cannot be written.
+    """
     try:
         yield
     except OSError as error:
@@ -314,7 +320,7 @@ def _line(data: dict[str, Any]) -> bytes:
 
 
 def _data(line: str) -> dict[str, Any]:
-    """The JSON of a trial's line. Raises ValueError for one that is torn, and for one of another version."""
+    """The JSON of a trial's line. Raises ValueError for an incomplete line, and for one of another version."""
     try:
         data = plain_json(line)
     except (ValueError, RecursionError) as error:
@@ -329,7 +335,7 @@ def _data(line: str) -> dict[str, Any]:
 
 
 def _new_folder(root: Path, name: str) -> Path:
-    """A session's folder that was not there before: NAME, NAME-2, ...; of two processes each gets one of its own."""
+    """A new folder for a session: NAME, NAME-2, ... Two processes never get the same folder."""
     with _disk(root / name):
         root.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):

@@ -1,6 +1,6 @@
-"""Many layers share the time of a tune: each gets a slice, then the next slice goes where the most is still to gain.
-
-Every layer and precision class has a session of its own, so that a tune of many layers that was killed goes on as one does.
+"""Tunes many layers within one limit. Each layer gets a slice of it; every further slice goes to the layer with the largest
+expected gain. Every layer and precision class has its own session, so that a tune of many layers can be continued like a single
+one.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from .tune import TuneResult, tune, used_s
 
 _LEAST_SLICE_S = 45.0
 _LEAST_SLICE_TRIALS = 4
-_FINALS_SHARE = 0.1       # of the time
+_FINALS_SHARE = 0.1       # share of the time
 
 
 @dataclass
 class Job:
-    """One layer in one precision class. `gain`: by what factor its last slice made it faster, as a logarithm."""
+    """One layer in one precision class. `gain`: the logarithm of the factor by which its last slice made it faster."""
 
     name: str
     request: TuneRequest
-    session: str              # its name; made with the first slice
+    session: str              # the name of its session, which is made with the first slice
     result: TuneResult | None = None
     slices: int = 0
     gain: float = 0.0
 
     @property
     def ms(self) -> float:
-        """All directions together, with the best known so far; 0 before there is one."""
+        """The sum of the best times of all directions; 0 before there is one."""
         return sum(w.trial.kernel_median_ms for w in self.result.winners.values()) if self.result else 0.0
 
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """Layers of a suite in some precision classes. `minutes` or `trials` are those of all of them together; `layers`: only
-    these. `tuned` has all else that each is asked."""
+    """Layers of a suite in some precision classes. `minutes` or `trials`: the limit for all of them together. `layers`: only
+    these layers. `tuned`: the request of each layer, without workload, precision and limit."""
 
     suite: str
     tuned: TuneRequest
@@ -56,7 +56,7 @@ class BatchRequest:
 
     def __post_init__(self) -> None:
         if self.minutes is None and self.trials is None:
-            raise BadRequest("--suite needs --minutes or --trials; its layers share that limit.", field="minutes")
+            raise BadRequest("--suite needs a limit that its layers share; give --minutes or --trials.", field="minutes")
         for name, value in (("minutes", self.minutes), ("trials", self.trials)):
             if value is not None and not value > 0:
                 raise BadRequest(f"{name} is {value}; give a number above 0.", field=name)
@@ -67,7 +67,7 @@ class BatchRequest:
 
 def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
           places: Sequence[str] = ()) -> list[Job]:
-    """Tune all of them, on these places; sessions are called NAME.LAYER.PRECISION, and one that is there goes on. Raises
+    """Tune all layers on these places. Their sessions are named NAME.LAYER.PRECISION; an existing session is continued. Raises
     `BadRequest`."""
     jobs = _jobs(request, name)
     begun = time.monotonic()
@@ -91,7 +91,7 @@ def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable
             return jobs
         early = search_s is None or time.monotonic() - at < rest   # a long build may take a whole slice
         if early and (job.result.trials if job.result else 0) <= before:
-            open_.remove(job)   # nothing is left to try, or nothing can be
+            open_.remove(job)   # no candidate is left, or none can be tried
     for job in jobs:
         _finish(job, runner, on_line, places)
         if job.result and job.result.state != "done":
@@ -100,8 +100,8 @@ def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable
 
 
 def next_job(jobs: list[Job]) -> Job:
-    """One that had no slice yet; else the one with the largest expected gain: its share of the time of all, times what its last
-    slice brought, and a little for those that were not asked for long."""
+    """A job that had no slice yet; else the one with the largest expected gain. The expected gain is its share of the total
+    time, times the gain of its last slice plus a small number, which falls with the number of its slices."""
     fresh = next((job for job in jobs if not job.slices), None)
     if fresh is not None:
         return fresh
@@ -139,7 +139,7 @@ def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None]
         asked = replace(job.request, trials=(job.result.trials if job.result else 0) + max(1, round(size)), minutes=None)
     try:
         job.result = tune(asked, session, runner, on_line=on_line, with_finals=False, places=places)
-    except BadRequest as error:   # no variant serves it
+    except BadRequest as error:   # no variant serves the layer
         on_line(f"{job.name}: {error}")
         job.result = job.result or TuneResult("done", str(error), {})
     job.slices += 1
@@ -147,7 +147,7 @@ def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None]
 
 
 def _finish(job: Job, runner: Runner, on_line: Callable[[str], None], places: Sequence[str]) -> None:
-    """The finals, without a search."""
+    """Run the finals, without a search."""
     if job.result and job.result.winners:
         asked = replace(job.request, trials=job.result.trials, minutes=None)
         job.result = tune(asked, Session.create(name=job.session), runner, on_line=on_line, places=places)

@@ -1,8 +1,8 @@
 """A tune over a cluster of dask.distributed.
 
-A slot is one GPU of a worker that has the resource "GPU". Orders go to the slots as they go to the processes of this machine,
-and each slot has such a disposable process: a kernel that hangs or crashes ends that process, not the worker. Workers without a
-GPU build. Only this process writes the session, so a worker or a scheduler that is lost costs no trial.
+A slot is one GPU of a worker that has the resource "GPU". Slots get the same orders as the measuring processes of this machine.
+Each slot has its own process for kernels, so a kernel that hangs or crashes ends that process, not the worker. Workers without
+a GPU build. Only this process writes the session, so no trial is lost with a worker or the scheduler.
 
 The first half of this file runs in this process, the second half in the cluster's workers.
 """
@@ -41,17 +41,17 @@ from .feed import EVENT
 R = TypeVar("R")
 Slot = tuple[str, int]     # address of a worker, number of its GPU
 _CONNECT_S = 20.0
-_LOOK_S = 0.5              # how often is looked who is there
+_LOOK_S = 0.5              # interval between two looks at the list of workers
 _MOST_BUILDERS = 64
-_KEPT = 256                # libraries that were built elsewhere; a builder still has them
+_KEPT = 256                # the most libraries from other machines that are kept here; the builder keeps them in its cache
 
 
 class Gone(RuntimeError):
-    """The worker, or the scheduler, is not there any more."""
+    """The worker or the scheduler has left the cluster."""
 
 
 class Cluster:
-    """A connection to a scheduler, made anew where it was lost. `join` is the way in."""
+    """A connection to a scheduler, which is made again if it was lost. Use `joined` to get one."""
 
     def __init__(self, address: str, *, emulate: bool = False) -> None:
         self.address, self.emulate = address, emulate
@@ -62,19 +62,19 @@ class Cluster:
         self._looking = threading.Lock()
         self.binding = threading.Lock()
         self.bound: dict[Slot, object] = {}
-        self.building: dict[str, int] = {}   # address -> how many builds are under way
+        self.building: dict[str, int] = {}   # address -> number of running builds
         self.unfit: set[str] = set()         # builders without a compiler
-        self._own: set[str] = set()          # what was asked
-        self.refused: dict[Slot, str] = {}   # why it is not used
+        self._own: set[str] = set()          # tokens of the orders that were sent
+        self.refused: dict[Slot, str] = {}   # why a slot is not used
 
     def close(self) -> None:
-        with suppress(Exception):            # what is gone needs no farewell
+        with suppress(Exception):            # a lost worker need not be told
             self._client.run(end, frozenset(self._own), workers=list({address for address, _ in self.bound}), on_error="ignore")
         with suppress(Exception):
             self._client.close(timeout=2)
 
     def workers(self) -> dict[str, tuple[int, int]]:
-        """Address -> how many GPUs, how many threads. Empty while the scheduler is not there."""
+        """Address -> (number of GPUs, number of threads). Empty while the scheduler does not answer."""
         with self._looking:
             if time.monotonic() - self._looked < _LOOK_S:
                 return self._there
@@ -95,19 +95,20 @@ class Cluster:
         return [(address, number) for address, (count, _) in self.workers().items() for number in range(count)]
 
     def builders(self) -> list[str]:
-        """Workers without a GPU, an address for each of their threads."""
+        """The addresses of workers without a GPU; each address occurs once for each of its threads."""
         return [address for address, (count, threads) in self.workers().items() if not count and address not in self.unfit
                 for _ in range(threads)]
 
     def ask(self, address: str, call: Callable[..., R], *given: object, gpu: bool = False, stop: threading.Event | None = None
             ) -> R:
-        """Have a worker call a function of the second half. Raises `Gone`, and `WorkerCancelled` when `stop` is set first."""
+        """Have a worker call a function of the second half of this file. Raises `Gone`, and `WorkerCancelled` if `stop` is set
+        first."""
         client, token = self._client, secrets.token_hex(8)
         self._own.add(token)
         try:
             future = client.submit(call, *given, token, workers=[address], pure=False, retries=0,
                                    key=f"workbench-{token}", resources={"GPU": 1} if gpu else None)
-        except Exception as error:           # the client's own, and those of its loop
+        except Exception as error:           # errors of the client and of its event loop
             raise Gone(f"{type(error).__name__}: {error}") from error
         try:
             while True:
@@ -132,7 +133,7 @@ class Cluster:
             raise BadRequest("A cluster needs dask.distributed; install it with: pip install distributed",
                              field="cluster") from error
         for name in ("distributed.client", "distributed.comm", "distributed.core"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)     # one sentence of ours says that the scheduler is lost
+            logging.getLogger(name).setLevel(logging.CRITICAL)     # the workbench's own message says that the scheduler is lost
         try:
             if Path(self.address).is_file():
                 return Client(scheduler_file=self.address, timeout=limit_s, set_as_default=False)  # type: ignore[no-untyped-call]
@@ -143,8 +144,8 @@ class Cluster:
 
 
 class SlotProcess(WorkerProcess):
-    """The measuring process of a slot, as its parent would see it. If its worker is lost, a free slot of the same kind stands
-    in."""
+    """The measuring process of a slot, with the interface of a local one. If its worker is lost, a free slot of the same kind
+    replaces it."""
 
     def __init__(self, cluster: Cluster, number: int, at: Slot, told: Told) -> None:
         super().__init__("measure", log_path=Path(f"slot-{number}"))
@@ -155,7 +156,7 @@ class SlotProcess(WorkerProcess):
 
     @property
     def environment(self) -> Environment:
-        """Of the machine that it is on."""
+        """The environment of the machine of the slot."""
         return {**self._told.environment, "slot": self.number}
 
     def call(self, order: Order[R], *, limit_s: float, on_event: Callable[[Event], float | None] = lambda event: None,
@@ -173,7 +174,7 @@ class SlotProcess(WorkerProcess):
         return reply
 
     def _here(self, stop: threading.Event | None) -> Slot:
-        """Its slot; another one where it was lost."""
+        """Its slot, or another one if that was lost."""
         cluster = self._cluster
         while self._at is None:
             with cluster.binding:
@@ -191,7 +192,7 @@ class SlotProcess(WorkerProcess):
 
 
 class Builder(WorkerProcess):
-    """Builds on the worker that has the fewest builds for its threads; here, where none is there."""
+    """Builds on the worker with the fewest builds per thread. If there is no such worker, it builds on this machine."""
 
     def __init__(self, cluster: Cluster, folder: Path, number: int, kept: deque[Path]) -> None:
         super().__init__("build", log_path=folder / f"build-worker-{number}.log")
@@ -240,22 +241,22 @@ class Builder(WorkerProcess):
 
 @dataclass(frozen=True)
 class Joined:
-    """`places`: what a run takes. `notes`: what the report has to say of slots that are not used."""
+    """`places`: the places for a run. `notes`: sentences for the report about slots that are not used."""
 
     places: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
     def device(self) -> str:
-        """"cpu" or "cuda:0", as the first slot calls it; "" without a cluster."""
+        """The device of the first slot, "cpu" or "cuda:0"; "" without a cluster."""
         return device_of(self.places[0]) if self.places else ""
 
 
 @contextmanager
 def joined(workers: Workers, address: str, *, prefer: str = "", emulate: bool = False) -> Iterator[Joined]:
-    """The slots of a cluster as places of these workers, and its builders in the place of their pool. The slots are of one kind
-    of GPU: that of the first one, or the one with the key `prefer`, which an earlier run of the tune used. `emulate`: not the
-    GPUs but the CPUs of these machines. Raises `BadRequest` where there is none."""
+    """Adds the slots of a cluster to these workers as places, and replaces their pool by the cluster's builders. Only slots
+    with one kind of GPU are used: that of the first slot, or the one with the key `prefer`, which an earlier run of the tune
+    used. `emulate`: use the CPUs of these machines, not the GPUs. Raises `BadRequest` if there is no slot."""
     with ExitStack() as stack:
         cluster = Cluster(address, emulate=emulate)
         stack.callback(cluster.close)
@@ -288,8 +289,8 @@ def joined(workers: Workers, address: str, *, prefer: str = "", emulate: bool = 
 
 def places_of(address: str, workers: Workers, session: Session | None = None, device: str = "auto"
               ) -> AbstractContextManager[Joined]:
-    """The slots of a cluster for a tune; without an address none. `session`: of a tune that goes on. Raises `BadRequest`, also
-    where that one ran on a cluster, none is given, and this machine is of another kind."""
+    """The slots of a cluster for a tune; none without an address. `session`: that of a tune to continue. Raises `BadRequest`,
+    for example if the tune ran on a cluster with another kind of GPU than this machine's and no address is given."""
     asked = [event for event in session.events() if event.get("event") == EVENT] if session else []
     kind = str(asked[-1].get("cluster") or "") if asked else ""
     device = str(asked[-1].get("request", {}).get("device")) if asked else device
@@ -297,7 +298,7 @@ def places_of(address: str, workers: Workers, session: Session | None = None, de
         raise BadRequest(f"The tune of session {session.name} ran on a cluster of another kind of GPU; give its address: "
                          "--cluster ADDRESS.", field="cluster")
     if address and device not in ("auto", "cpu"):
-        raise BadRequest("A cluster has GPUs of its own: leave out the device, or give cpu to emulate.", field="cluster")
+        raise BadRequest("With a cluster its own GPUs are used: leave out the device, or give cpu to emulate.", field="cluster")
     return joined(workers, address, prefer=kind, emulate=device == "cpu") if address else nullcontext(Joined((), ()))
 
 
@@ -312,7 +313,7 @@ def _notes(cluster: Cluster, told: Iterator[Told] | Any, first: Told) -> list[st
 
 
 def asked_of(cluster: Cluster, slot: Slot, stop: threading.Event | None = None) -> Told | None:
-    """What a slot is; None where it cannot be used, and `cluster.refused` says why."""
+    """The description of a slot. None if it cannot be used; `cluster.refused` then says why."""
     try:
         told = cluster.ask(slot[0], describe, slot[1], cluster.emulate, gpu=True, stop=stop)
     except Gone as error:
@@ -342,7 +343,7 @@ def _libraries(order: object) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class Told:
-    """What a slot says of itself. `wrong`: why it cannot be used."""
+    """The description that a slot sends. `wrong`: why it cannot be used."""
 
     device: str
     version: str
@@ -354,7 +355,7 @@ class Told:
 
 @dataclass(frozen=True)
 class _Job:
-    """An order, its limit, the device it is for ("": it builds), and the libraries that it names."""
+    """An order, its limit, its device ("" for a build), and the libraries that it names."""
 
     order: Order[Any]
     limit_s: float
@@ -364,7 +365,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Answer:
-    """A reply, or the error of the process that was asked: its type and what it is made of."""
+    """A reply, or the error of the process: its type and its arguments."""
 
     found: Any = None
     error: type[Exception] | None = None
@@ -385,7 +386,7 @@ _stops: dict[str, threading.Event] = {}
 
 
 def describe(number: int, emulate: bool, token: str) -> Told:
-    """What the GPU of this number is here; on a machine without one, and to `emulate`, the CPU."""
+    """Describe the GPU of this number on this machine. With `emulate`, or without a GPU, it describes the CPU."""
     try:
         device = resolve_device(f"cuda:{number}") if gpus() and not emulate else f"cpu#{number}" if number else "cpu"
         found = _workers().measure(device).call(DeviceOrder(device.partition("#")[0]), limit_s=120)
@@ -398,7 +399,7 @@ def carry_out(job: _Job, token: str) -> _Answer:
     """Have an order carried out in a disposable process of this machine."""
     workers, stop = _workers(), _stops.setdefault(token, threading.Event())
     order, log = job.order, workers.scratch / f"{token}.log"
-    # of this job alone: another slot may have loaded the same library, and must not lose it
+    # in a folder only for this job, because another slot may have loaded the same library
     libraries = {path: workers.scratch / f"{token}-{number}.so" for number, path in enumerate(job.libraries)}
     try:
         for path, data in job.libraries.items():
@@ -438,7 +439,8 @@ def stop_it(token: str) -> None:
 
 
 def end(own: frozenset[str] = frozenset()) -> None:
-    """End this worker's processes after a tune whose orders are `own`. They stay if another tune still uses them."""
+    """End this worker's processes after a tune. `own`: the tokens of its orders. The processes stay if another tune still uses
+    them."""
     with _beginning:
         while _own and not set(_stops) - own:
             _own.pop().close()
@@ -470,5 +472,5 @@ def _of_here(order: Any, device: str, scratch: Path, libraries: dict[str, Path],
 
 
 def _built(built: Built) -> Sequence[str]:
-    """Paths of its libraries."""
+    """The paths of the libraries of a build."""
     return [path for one in (built, *built.members.values()) if (path := one.library)]

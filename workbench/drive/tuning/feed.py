@@ -1,5 +1,5 @@
-"""What is asked of a tune, and the feed that any number of places share: each takes the next candidate from it and tells it the
-trial. Several processes may feed theirs from one session."""
+"""The request of a tune, and its feed. Any number of places share the feed: each takes the next candidate from it and reports
+the trial to it. Several processes may tune in one session; each has its own feed."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from .finals import odd_workloads, says_nothing
 from .seen import Claims, Follower
 from .space import TuneSpace, class_for, key_of, key_of_trial, why_empty
 
-EVENT = "tune"              # what was asked; the last one of a session counts
+EVENT = "tune"              # event with the request of a tune; the last one of a session counts
 _BATCH = 4                  # proposals at a time
-_HOPELESS = 8               # trials in a row that the machine stood in the way of: the tune ends
+_HOPELESS = 8               # after so many consecutive trials that failed because of the machine, the tune ends
 _MACHINE = frozenset({Status.NO_COMPILER, Status.MACHINE_FAILED, Status.CANCELLED})
 
 
 @dataclass(frozen=True)
 class Effort:
-    """`seconds`: None is no limit. `looks`: how many configs of one variant are looked at."""
+    """`seconds`: the time limit, or None. `looks`: the most configs of one variant that are examined."""
 
     seconds: float | None
     looks: int
     build_timeout_s: float
-    finals_s: float            # of the seconds, kept for the finals
+    finals_s: float            # the part of the seconds that is kept for the finals
 
 
 EFFORTS = {"quick": Effort(60.0, 2_000, 60.0, 15.0), "normal": Effort(600.0, 8_000, 300.0, 60.0),
@@ -48,7 +48,7 @@ EFFORTS = {"quick": Effort(60.0, 2_000, 60.0, 15.0), "normal": Effort(600.0, 8_0
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What to tune. `trials` or `minutes` are the limit instead of the effort's."""
+    """The request of a tune. `trials` or `minutes` replace the limit of the effort."""
 
     workload: Workload
     directions: tuple[str, ...] = DIRECTIONS
@@ -76,14 +76,14 @@ class TuneRequest:
 
     @property
     def seconds(self) -> float | None:
-        """The time limit; None where the trials or the space are the limit."""
+        """The time limit; None if the number of trials or the size of the space is the limit."""
         if self.minutes is not None:
             return 60 * self.minutes
         return None if self.trials is not None else EFFORTS[self.effort].seconds
 
     @property
     def finals_s(self) -> float:
-        """Of these seconds, those kept for the finals."""
+        """The part of `seconds` that is kept for the finals."""
         return min(EFFORTS[self.effort].finals_s or 60.0, (self.seconds or 0.0) / 4)
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class TuneRequest:
 
 
 def spaces(request: TuneRequest, device: Device) -> dict[str, TuneSpace]:
-    """The space of each direction; some may be empty. Raises `BadRequest` where nothing at all can be tried."""
+    """The space of each direction. Some may be empty; raises `BadRequest` if all are."""
     arch = device.arch if device.kind == "cuda" else DEFAULT_ARCH
     found = {d: TuneSpace(request.workload, d, class_for(request.workload, d, arch, request.precision), device,
                           looks=EFFORTS[request.effort].looks, variants=request.variants, templates=request.templates)
@@ -111,7 +111,7 @@ def spaces(request: TuneRequest, device: Device) -> dict[str, TuneSpace]:
 
 
 class Search:
-    """One direction: its space, what was seen of it, what is being judged."""
+    """The search in one direction: its space, the results so far, and the candidates that are being judged."""
 
     def __init__(self, space: TuneSpace, first: Sequence[str]) -> None:
         self.space = space
@@ -120,12 +120,13 @@ class Search:
         self.pending: set[int] = set()
         self.trials: dict[str, Trial] = {}     # key -> the trial that counts
         self.best: Trial | None = None
-        self.passed: set[int] = set()          # the machine stood in their way: nothing is known of them
+        self.passed: set[int] = set()          # not judged because of the machine, so they have no result
         self.counted: set[str] = set()         # trial ids
         self.busy_s = 0.0
 
     def take(self, trial: Trial, key: str) -> None:
-        """A trial of this direction. Of one candidate the fastest counts, but a verdict that it is wrong counts more."""
+        """Add a trial of this direction. If a candidate has several trials, one that found it wrong counts, else the fastest.
+        """
         if trial.trial_id in self.counted:
             return
         self.counted.add(trial.trial_id)
@@ -151,11 +152,11 @@ class Search:
 
 
 class TuneFeed:
-    """Feeds a run with what the search proposes. Several processes may feed theirs from one session."""
+    """Gives a run the candidates that the search proposes. Several processes may tune in one session; each has its own feed."""
 
     ahead = True
 
-    # more than seven: what a tune reads (request, spaces, claims), its limits, and who listens
+    # more than seven: the inputs of a tune (request, spaces, claims), its limits, and a callback
     def __init__(self, request: TuneRequest, session: Session, spaces: dict[str, TuneSpace], device: Device, claims: Claims, *,
                  used_s: float = 0.0, finals_s: float = 0.0, first: Callable[[TuneSpace], Sequence[str]] = lambda space: (),
                  on_trial: Callable[[Trial, TuneFeed], None] = lambda trial, feed: None) -> None:
@@ -167,24 +168,24 @@ class TuneFeed:
         self._next: deque[Row] = deque()
         self._used_s, self._finals_s, self._begun = used_s, finals_s, 0.0
         self._judged = 0                        # trials of this process
-        self._last: deque[Status] = deque(maxlen=_HOPELESS)   # how its last ones ended
+        self._last: deque[Status] = deque(maxlen=_HOPELESS)   # the statuses of its last trials
         self._odd = odd_workloads(request.workload)
-        self._given_up: set[str] = set()        # keys that a process could not judge, because of the machine
+        self._given_up: set[str] = set()        # keys of candidates that a process could not judge because of the machine
         self.read()
 
     @property
     def judged(self) -> int:
-        """Candidates of this tune that have a trial, whoever judged them."""
+        """The number of candidates of this tune with a trial, from all processes."""
         return sum(len(search.trials) for search in self.searches.values())
 
     @property
     def own_judged(self) -> int:
-        """Trials of this process."""
+        """The number of trials of this process."""
         return self._judged
 
     @property
     def spent_s(self) -> float:
-        """Seconds of tuning, those of earlier processes included."""
+        """The seconds of tuning, including those of earlier processes."""
         return self._used_s + (time.monotonic() - self._begun if self._begun else 0.0)
 
     @property
@@ -213,7 +214,7 @@ class TuneFeed:
 
     def told(self, row: Row, trial: Trial) -> None:
         with self._lock:
-            self.read()   # so that all are seen in the order of the session
+            self.read()   # so that trials are taken in the order of the session
             search = self.searches[row.direction]
             search.take(trial, key_of(row.candidate))
             search.busy_s += time.time() - (row.started_at or time.time())
@@ -222,7 +223,7 @@ class TuneFeed:
         self.on_trial(trial, self)
 
     def read(self) -> None:
-        """What the session holds by now, other processes' trials included."""
+        """Read the new trials of the session, including those of other processes."""
         with self._lock:
             for trial in self._trials.trials():
                 self._take(trial)
@@ -241,7 +242,8 @@ class TuneFeed:
                     search.take(trial, key_of_trial(trial))
 
     def _wrong_elsewhere(self, trial: Trial) -> bool:
-        """Whether a finalist was wrong on other inputs or on an odd size: then it is wrong."""
+        """Whether it is the trial of a finalist that was wrong on other inputs or on an odd size. The finalist then counts as
+        wrong."""
         return (trial.device.key == self.device.key and trial.workload in self._odd and not trial.ok
                 and not says_nothing(trial))
 
@@ -263,12 +265,12 @@ class TuneFeed:
         return False
 
     def _share(self, search: Search) -> tuple[float, float]:
-        """What a direction has had of the trials, or of the time, where that is the limit."""
+        """How many trials a direction has had; or how much time, if time is the limit."""
         tried = len(search.seen) + len(search.pending)
         return (tried, 0.0) if self.request.trials is not None else (search.busy_s, tried)
 
     def _awaited(self, others: set[str]) -> set[str]:
-        """Of what other processes have begun, that of which they have not yet said anything."""
+        """The candidates that other processes have begun and not yet finished."""
         return others - self._given_up - {key for search in self.searches.values() for key in search.trials}
 
 
@@ -277,7 +279,7 @@ def same_work(trial: Trial, work: Workload, device: Device) -> bool:
 
 
 def comparable(trial: Trial) -> bool:
-    """Whether its time, if it is right, is one of a tune: measured, with a cold cache, without AddressSanitizer."""
+    """Whether a trial can be used in a tune. A right one must be timed, with a cold cache and without AddressSanitizer."""
     if trial.ok and (trial.kernel_ms is None or "--sanitize" in trial.command):
         return False
     return not trial.ok or trial.device.kind == "cpu" or trial.kernel_ms is None or trial.kernel_ms.cold_l2
@@ -288,7 +290,8 @@ def _ms(trial: Trial) -> float | None:
 
 
 def _weight(trial: Trial) -> float:
-    """Of several trials of one candidate the least counts: one that is wrong, then the fastest; without a verdict last."""
+    """The weight of a trial. Of several trials of a candidate the one with the least weight counts: first a wrong one, then the
+    fastest, last one without a verdict."""
     if trial.status in NO_VERDICT or trial.status == Status.RUN_TIMEOUT:
         return float("inf")
     return (_ms(trial) or 1e30) if trial.ok else 0.0

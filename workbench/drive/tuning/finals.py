@@ -1,5 +1,5 @@
-"""The finals of a direction: the best few are timed in turns, ties are broken by a fixed rule, and the winner is judged again
-on fresh inputs and odd sizes. Nothing is built meanwhile."""
+"""The finals of a direction: the best few candidates are timed alternately, ties are broken by a fixed rule, and the winner is
+judged again on new inputs and odd sizes. Meanwhile nothing is built."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from ..sessions.recorded import candidate_of
 from .space import key_of
 
-NEAR = 1.05            # times the best median: noise of the search's short timings
-MOST = {"quick": 3, "normal": 8}   # finalists, by how well they are timed
-_COMPARISONS = 14      # a new leader is compared with its ties again; then it ends
-_ARCH = "sm_90"        # whose registers break a tie on the emulator
-_ODD = (1, 3, 7, 13, 37)   # input sizes, of which the smallest that the layer takes are tried
+NEAR = 1.05            # times the best median; the search's short timings are noisy by about this much
+MOST = {"quick": 3, "normal": 8}   # the most finalists, by effort
+_COMPARISONS = 14      # the most comparisons; a new leader is compared again with its ties
+_ARCH = "sm_90"        # on the emulator, ties are broken by the registers on this architecture
+_ODD = (1, 3, 7, 13, 37)   # input sizes; the smallest ones that the layer accepts are used
 
 
 @dataclass(frozen=True)
 class Final:
-    """`trial`: the winner, judged again. `searched`: id of its trial in the search. `ties`: trials as fast as it, to within
-    what was measured; the rule took the winner among them. `again`: the cases on which it was judged again."""
+    """`trial`: the winner, judged again. `searched`: id of its trial in the search. `ties`: trials whose time does not
+    measurably differ from the winner's; the winner was chosen among them by `rule`. `again`: the cases on which it was judged
+    again."""
 
     trial: Trial
     searched: str
@@ -47,7 +48,8 @@ class _Finalist:
     build: Built
 
     def rule(self) -> tuple[int, int, str]:
-        """Of equally fast ones the first in this order wins: fewest registers, least shared memory, then the name."""
+        """The sort key for equally fast candidates; the first one wins. The order: fewest registers, least shared memory, then
+        the name."""
         arch = self.trial.device.arch if self.trial.device.kind == "cuda" else _ARCH
         arch = self.row.candidate.variant.arch or arch
         kernels = self.build.resources.get(arch, {}).values()
@@ -58,9 +60,9 @@ class _Finalist:
 
 def finals(execution: Execution, trials: Sequence[Trial], baselines: Sequence[Trial], *, effort: str,
            templates: Path | None = None) -> tuple[Final | None, list[Trial]]:
-    """The winner among the right trials of one direction; None where none is right. And the trials of finalists that were not
-    right when they were judged again: those of `says_nothing` are passed over, the others were wrong. Every comparison is an
-    event of the session. `effort`: a key of `MOST`."""
+    """The winner among the right trials of one direction, or None; and the trials of finalists that were not right when they
+    were judged again. Of these, trials with `says_nothing` have no verdict; the others are wrong. Every comparison is recorded
+    as an event of the session. `effort`: a key of `MOST`."""
     right = sorted((t for t in trials if t.ok and t.kernel_ms), key=lambda t: t.kernel_median_ms)
     fell: list[Trial] = []
     while right and not execution.run.cancelled.is_set():
@@ -83,12 +85,13 @@ def finals(execution: Execution, trials: Sequence[Trial], baselines: Sequence[Tr
 
 
 def says_nothing(trial: Trial) -> bool:
-    """Whether the machine or a limit ended it: a finalist is not wrong for that."""
+    """Whether the trial was ended by the machine or by a limit. Then it does not show that the finalist is wrong."""
     return trial.status in NOT_JUDGED or trial.status in (Status.WORKER_DIED, Status.RUN_TIMEOUT)
 
 
 def odd_workloads(workload: Workload) -> list[Workload]:
-    """The same layer with other inputs: another seed; the smallest odd sizes that it takes, one and three of a batch."""
+    """The same layer with other inputs: with another seed, and with the smallest odd sizes that it accepts, in batches of 1 and
+    3."""
     found = [replace(workload, seed=workload.seed + 1)] if workload.batch else []
     for batch, skip in ((1, 0), (3, 1)):
         sizes = []
@@ -103,7 +106,7 @@ def odd_workloads(workload: Workload) -> list[Workload]:
 
 
 def _built(execution: Execution, trials: Sequence[Trial], templates: Path | None) -> list[_Finalist]:
-    """With what nvcc says of each; from the cache, mostly."""
+    """Build the finalists, with nvcc's numbers for each. Most builds come from the cache."""
     wave, of = [], {}
     for trial in trials:
         try:
@@ -112,34 +115,34 @@ def _built(execution: Execution, trials: Sequence[Trial], templates: Path | None
             wave.append((row, rendered := render(candidate)))
             of[rendered.candidate_id] = trial
         except (BadRequest, RenderError):
-            continue  # the template has changed since
+            continue  # the template has changed since then
     execution.run.rows.extend(row for row, _ in wave)
     built = execution.build(wave) if wave else {}
     return [_Finalist(of[r.candidate_id], row, r, built[r.candidate_id]) for row, r in wave if r.candidate_id in built]
 
 
 def _race(execution: Execution, near: list[_Finalist], effort: str) -> tuple[_Finalist, list[_Finalist]]:
-    """The fastest, and those that are not clearly slower than it."""
+    """The fastest finalist, and those that are not clearly slower."""
     leader, waiting, ties = near[0], near[1:], list[_Finalist]()
     for _ in range(_COMPARISONS):
         if not waiting or execution.run.cancelled.is_set():
             break
         other = waiting.pop(0)
         verdict = _compared(execution, leader, other, effort)
-        if verdict == SLOWER:          # the leader is
+        if verdict == SLOWER:          # the leader cannot be timed
             leader, waiting, ties = other, [*ties, *waiting], []
         elif verdict not in (FASTER, ""):
             ties.append(other)
     for one in near:
-        one.row.phase, one.row.status, one.row.text = "done", one.trial.status, "timed in turns"
+        one.row.phase, one.row.status, one.row.text = "done", one.trial.status, "timed alternately"
     return leader, ties
 
 
 def _compared(execution: Execution, leader: _Finalist, other: _Finalist, effort: str) -> str:
-    """The word of the verdict, from the leader's side; "" where the two could not be timed together."""
+    """The word of the verdict, in which "ours" is the leader; "" if the two could not be timed together."""
     ours, theirs = (execution.workers.judge_order(execution.name, one.rendered, one.build, execution.request)
                     for one in (leader, other))
-    execution.run.message = f"timing {other.row.label} in turns with the fastest"
+    execution.run.message = f"timing {other.row.label} alternately with the fastest"
     try:
         result = execution.compare(CompareOrder(ours, theirs, effort=effort))
     except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
@@ -155,7 +158,8 @@ def _compared(execution: Execution, leader: _Finalist, other: _Finalist, effort:
 
 
 def _judged_again(execution: Execution, one: _Finalist, baselines: Sequence[Trial]) -> tuple[tuple[str, ...], Trial]:
-    """The cases, and the trial: that of the workload itself, or the first that is not right."""
+    """Judge a finalist again. Returns the cases, and one trial: the first that is not right, or else that of the workload
+    itself."""
     request: RunRequest = execution.request
     told = []
     for work in odd_workloads(request.workload):

@@ -1,4 +1,4 @@
-"""What a session says of candidates: their trials, and what other processes have begun. It is read as it grows."""
+"""Reads the candidates of a session while it grows: their trials, and the candidates that other processes have begun."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from ...core.trial import Trial
 from ..sessions.files import EVENTS
 from ..sessions.session import Session
 
-BEGUN = "tune_begun"       # the event: candidates that a process is going to judge
+BEGUN = "tune_begun"       # event with the candidates that a process is going to judge
 _LOCK = ".tune.lock"
-_WHO = re.compile(r"\.tune-\d+-[0-9a-f]+\.lock")   # other names in an event are of nobody: a session may come from anywhere
+# Other names in an event are ignored, because a session may come from an untrusted source.
+_WHO = re.compile(r"\.tune-\d+-[0-9a-f]+\.lock")
 
 
 class Follower:
-    """Reads what was added since the last look, whoever added it. The file is the session's; a line that is still being written
-    is read the next time."""
+    """Reads the lines that were added to a file of the session since the last call, by any process. A line that is still being
+    written is read the next time."""
 
     def __init__(self, session: Session, name: str) -> None:
         self._session, self._file, self._offset = session, session.path / name, 0
@@ -40,7 +41,7 @@ class Follower:
         return whole.decode("utf-8", "replace").splitlines()
 
     def trials(self) -> list[Trial]:
-        """The new readable ones."""
+        """The new trials that can be read."""
         found = []
         for line in self.lines():
             with suppress(ValueError):
@@ -58,15 +59,15 @@ class Follower:
 
 
 class Claims:
-    """Which candidates are being judged by which process. Use as a context manager: at its end the claims of this one lapse, as
-    they do when it is killed, because the system then frees its lock. `of`: what is tuned; claims of others count only for the
-    same."""
+    """Records which process judges which candidates. Use it as a context manager: at its end the claims of this process are no
+    longer valid. The same holds if the process is killed, because Linux releases its lock. `of`: the subject of the tune; only
+    claims with the same `of` count."""
 
     def __init__(self, session: Session, of: Mapping[str, Any] | None = None) -> None:
         self.of = dict(of or {})
         self.session, self.name = session, f".tune-{os.getpid()}-{secrets.token_hex(4)}.lock"
         self._events = Follower(session, EVENTS)
-        self._begun: dict[str, str] = {}       # key -> who
+        self._begun: dict[str, str] = {}       # key -> name of the process
         self._own = _locked(session.path / self.name)
 
     def close(self) -> None:
@@ -81,7 +82,7 @@ class Claims:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """One process at a time reads what there is, and claims what it will judge."""
+        """Holds a lock, so that only one process at a time reads the claims and adds its own."""
         fd = _locked(self.session.path / _LOCK)
         try:
             yield
@@ -89,7 +90,7 @@ class Claims:
             os.close(fd)
 
     def of_others(self) -> set[str]:
-        """Keys that another living process has begun."""
+        """The keys of candidates that another running process has claimed."""
         for event in self._events.events():
             same = all(event.get(name) == value for name, value in self.of.items())
             who = str(event.get("by"))
@@ -109,12 +110,12 @@ def _locked(path: Path) -> int:
 
 
 def tuned_now(session: Path) -> bool:
-    """Whether a living process tunes in it."""
+    """Whether a running process tunes in that session."""
     return session.is_dir() and any(_WHO.fullmatch(path.name) and _held(path) for path in session.glob(".tune-*.lock"))
 
 
 def _held(path: Path) -> bool:
-    """Whether a living process holds it."""
+    """Whether a running process holds that lock."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -125,6 +126,6 @@ def _held(path: Path) -> bool:
         return True
     finally:
         os.close(fd)
-    path.unlink(missing_ok=True)   # of a process that was killed
+    path.unlink(missing_ok=True)   # the lock of a killed process
     return False
 

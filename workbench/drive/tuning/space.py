@@ -1,4 +1,5 @@
-"""Every candidate that serves a workload in one direction, as numbers for the search, and why the others do not."""
+"""All candidates for a workload in one direction, as numbers for the search, and the reasons for which other variants are left
+out."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from ..bench.plan import precisions
 from ..searching.points import Points, points_from
 
 MOST_POINTS = 20_000
-_GENERAL = "naive"         # variants whose name begins so are right for every layer, and take seconds on a GPU
+_GENERAL = "naive"         # the names of general variants begin with this: they serve every layer, and take seconds on a GPU
 _TOO_MANY_THREADS = f"a block has at most {THREADS_PER_BLOCK_MAX} threads"
-_STATIC = ("threads", "smem_bytes")   # derived values that a search learns from, beside the tunables
+_STATIC = ("threads", "smem_bytes")   # derived values that are features of the search, beside the tunables
 
 
-# more than two by place: the parts of a candidate that tell it from others, in the order of its fields
+# more than two by place: the parts that identify a candidate, in the order of its fields
 def key_of_parts(name: str, direction: str, precision: str, form: str, config: Mapping[str, object]) -> str:
     """The identity of a candidate in a tune, the same in every process and after every restart."""
     return " ".join([f"{direction}/{name}", precision, form, *(f"{k}={v}" for k, v in sorted(config.items()))])
@@ -44,7 +45,7 @@ def key_of_trial(trial: Trial) -> str:
 
 
 def class_for(workload: Workload, direction: str, arch: str, precision: str = "") -> str:
-    """The precision class to tune in: the one that is asked for, else that in which PyTorch computes the layer by default."""
+    """The precision class of a tune: the requested one, else the one in which PyTorch computes the layer by default."""
     if precision:
         if workload.dtype in CLASSES_OF and precision not in CLASSES_OF[workload.dtype]:
             raise BadRequest(f"precision {precision!r} is not a class of {workload.dtype}; choose "
@@ -59,7 +60,7 @@ def class_for(workload: Workload, direction: str, arch: str, precision: str = ""
 
 @dataclass(frozen=True)
 class Removed:
-    """Configs that one constraint takes away; an estimate where only a sample was looked at."""
+    """How many configs one constraint excludes. It is an estimate if only a sample was examined."""
 
     why: str
     configs: int
@@ -67,7 +68,7 @@ class Removed:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Values of a tunable among the configs that can be tried, and those that no legal config has."""
+    """The values of a tunable in the configs that can be tried, and the values that no legal config has."""
 
     tunable: str
     there: tuple[int, ...]
@@ -76,7 +77,8 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Family:
-    """A variant in one precision. `legal` is an estimate unless `whole`; `points` of them can be tried."""
+    """A variant in one precision. `legal`: the number of legal configs, an estimate unless `whole`. `points`: how many of them
+    can be tried."""
 
     name: str
     precision: str
@@ -90,7 +92,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Explained:
-    """What a tune searches in one direction. `left_out`: variants that do not serve the workload, with the reason."""
+    """The space that a tune searches in one direction. `left_out`: variant -> why it is left out."""
 
     direction: str
     precision_class: str
@@ -112,8 +114,8 @@ def why_empty(left_out: Mapping[str, str]) -> str:
 class TuneSpace:
     """All candidates of `workload` in one direction and precision class on a device: variants x legal configs.
 
-    `looks`: so many configs of one variant are looked at; of a larger space that is an even sample, the same one each time. The
-    default config, the best known ones and those of `tried` are always in it.
+    `looks`: the most configs of one variant that are examined. From a larger space a random sample is taken, the same one each
+    time. The default config (or the nearest one that can run) and the best known ones are always in it.
     """
 
     def __init__(self, workload: Workload, direction: str, precision_class: str, device: Device, *, looks: int = 20_000,
@@ -122,7 +124,8 @@ class TuneSpace:
         self.device, self.looks, self.templates = device, looks, templates
         self.left_out: dict[str, str] = {}
         self._spaces: list[SearchSpace] = []
-        self._configs: list[list[tuple[dict[str, int], dict[str, int]]]] = []   # of each space: config, derived values
+        # For each space: pairs of a config and its derived values.
+        self._configs: list[list[tuple[dict[str, int], dict[str, int]]]] = []
         self._removed: list[dict[str, int]] = []
         for variant in discover(templates):
             if variant.direction == direction:
@@ -134,7 +137,7 @@ class TuneSpace:
 
     @property
     def admitted(self) -> tuple[str, ...]:
-        """In what a candidate of the class may compute."""
+        """The precisions in which a candidate of the class may compute."""
         return CLASSES.get(self.precision_class, (self.precision_class,))
 
     @cached_property
@@ -155,13 +158,13 @@ class TuneSpace:
         return self._spaces[number].candidate(config)
 
     def label(self, place: int) -> str:
-        """The family of a point, for people."""
+        """The family of a point, as text."""
         space = self._spaces[self._members[place][0]]
         return f"{space.variant.name} {space.precision}"
 
     def points(self, first: Iterable[str] = ()) -> Points:
-        """The space as numbers. Its ranking: best known configs of this cell, `first` (keys, such as those of near layers),
-        then the default config of each variant, in the order of the templates."""
+        """The space as numbers. The ranking begins with the best known configs of this cell. Then come `first` (keys, such as
+        those of similar layers) and the default config of each variant, in the order of the templates."""
         rows = [{**config, **{name: derived[name] for name in _STATIC if name in derived}}
                 for configs in self._configs for config, derived in configs]
         order = [*self._known(), *first, *(key for key in self._starts() if key)]
@@ -183,7 +186,7 @@ class TuneSpace:
                          sum(f.legal for f in families), len(self), tuple(families), self.left_out)
 
     def _take(self, variant: Variant, wanted: Sequence[str]) -> None:
-        """Its legal configs, or the reason why there are none."""
+        """Add the legal configs of a variant, or the reason why there are none."""
         if wanted and not {variant.name, variant.key} & set(wanted):
             return
         if not wanted and self.device.kind == "cuda" and variant.name.startswith(_GENERAL):
@@ -207,7 +210,8 @@ class TuneSpace:
                 self.left_out[f"{variant.name} {precision}"] = self._reason(space)
 
     def _looked(self, space: SearchSpace) -> tuple[list[tuple[dict[str, int], dict[str, int]]], dict[str, int]]:
-        """Legal configs with their derived values; what each constraint took away, how many were looked at and were legal."""
+        """The legal configs with their derived values; and the counts: how many were examined, how many are legal, and how many
+        each constraint excludes."""
         if space.size <= self.looks:
             places: Iterable[int] = range(space.size)
         else:
@@ -236,7 +240,7 @@ class TuneSpace:
         return [space.variant.config(config) for config in (*known, *([start] if start else []))]
 
     def _thin(self) -> None:
-        """At most MOST_POINTS in all: small families stay whole, the others share the rest evenly."""
+        """Reduce the space to MOST_POINTS. Small families stay complete; the others share the remaining points evenly."""
         left, families = MOST_POINTS, sorted(range(len(self._configs)), key=lambda n: len(self._configs[n]))
         for done, number in enumerate(families):
             share, configs = left // (len(families) - done), self._configs[number]
@@ -275,7 +279,7 @@ def _or_dtype(precision: str) -> str:
 
 
 def _why_not(space: SearchSpace, config: dict[str, int], *, whole: bool = False) -> tuple[str | None, dict[str, int]]:
-    """The constraint that takes a config away (its sentence, if `whole`), and the derived values."""
+    """The constraint that excludes a config (with `whole` the full sentence), and the derived values."""
     try:
         reason, derived = space.examined(config)
     except RenderError as error:

@@ -1,5 +1,5 @@
-"""The local store of best known configs: what tunes of this machine's GPUs found. It is a file of the same form as the shipped
-one. Configs of near layers, shipped or stored, are where a tune begins."""
+"""The local store of best known configs, which were found by tunes on this machine's GPUs. It is a file with the same format as
+the shipped one. A tune begins with the configs of similar layers from both files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ..reporting.report import Baselines, best_baseline, is_emulated
 from ..sessions.session import Session
 from .space import TuneSpace, class_for, key_of_parts
 
-_NEAR = 6            # entries of near layers that a search begins with
+_NEAR = 6            # number of entries of similar layers with which a search begins
 
 
 def must_be_writable() -> None:
-    """Raises `BadRequest` where no winner could be kept: the file cannot be read or written."""
+    """Raises `BadRequest` if the file cannot be read or written, so that no winner could be kept."""
     file = tuned_file()
     try:
         best_known.load(file)
@@ -44,8 +44,9 @@ def must_be_writable() -> None:
 
 def keep(trial: Trial, session: Session, baselines: Iterable[Trial], *, precision_class: str, driver: str = ""
          ) -> tuple[Path | None, str]:
-    """Put a winner into the store, in the place of what it held for that GPU and workload: the file, or None and why. A faster
-    entry stays as long as today's template renders it. Nothing is kept of the emulator, whose times say nothing about a GPU."""
+    """Put a winner into the store; it replaces the entry for that GPU and workload. Returns the file, or None and the reason. A
+    faster entry is not replaced if the present template can still render it. Winners on the emulator are not kept, because
+    their times do not predict a GPU."""
     if is_emulated(trial) or trial.device.kind != "cuda" or trial.kernel_ms is None or precision_class not in CLASSES:
         return None, ""
     file, entry = tuned_file(), _entry(trial, session, list(baselines), precision_class, driver)
@@ -64,7 +65,8 @@ def keep(trial: Trial, session: Session, baselines: Iterable[Trial], *, precisio
 
 
 def tuned_here(workload: Workload, direction: str, arch: str) -> bool:
-    """Whether a tune of this machine has found the best of this very workload, in the class of PyTorch's default."""
+    """Whether the best known entry of exactly this workload, in the class of PyTorch's default, comes from a tune on this
+    machine."""
     precision_class = class_for(workload, direction, arch)
     if precision_class not in CLASSES:
         return False
@@ -73,8 +75,8 @@ def tuned_here(workload: Workload, direction: str, arch: str) -> bool:
 
 
 def near(space: TuneSpace, device: Device) -> list[str]:
-    """Keys of the space that are the best known configs of the nearest layers: same number of dimensions, precision class and
-    GPU family, the nearest in channels, sizes, kernel and stride first."""
+    """The keys in the space of the best known configs of similar layers. These have the same number of dimensions, precision
+    class and GPU family. The layers most similar in channels, sizes, kernel and stride come first."""
     if space.precision_class not in CLASSES:
         return []
     sm = device.sm
@@ -95,7 +97,7 @@ def near(space: TuneSpace, device: Device) -> list[str]:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """One process at a time reads the store and writes it again."""
+    """Holds a lock, so that only one process at a time reads and writes the store."""
     fd = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -109,7 +111,7 @@ def _why(error: Exception) -> str:
 
 
 def _renders(entry: BestKnown, workload: Workload) -> bool:
-    """Whether today's template makes the kernel that was kept."""
+    """Whether the present template still gives the kernel that was kept."""
     try:
         return render(entry.candidate(workload)).candidate_id == entry.candidate_id
     except (BadRequest, RenderError):

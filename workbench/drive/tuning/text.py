@@ -32,7 +32,7 @@ def explained(told: dict[str, Explained], *, short: bool = False) -> str:
 
 
 def result(found: TuneResult) -> str:
-    """The winners, how sure they are, and what failed."""
+    """The winners, how they were verified, and what failed."""
     lines = []
     for direction, counts in found.failures.items():
         winner = found.winners.get(direction)
@@ -49,7 +49,7 @@ def result(found: TuneResult) -> str:
             lines.append(f"{direction}: no candidate is right; {failed}." if failed else
                          f"{direction}: the tune ended before a candidate was judged.")
             if fell := found.fell.get(direction):
-                lines.append(f"  Right in the search, and wrong when judged again on other inputs and sizes: {fell}.")
+                lines.append(f"  Candidates that were right in the search, but wrong on other inputs and sizes: {fell}.")
             continue
         lines += [f"{direction}: {_time(winner.trial)} with {described(winner.trial)}", *_proof(winner, found), *unsure,
                   *([f"  Not right: {failed}."] if failed else [])]
@@ -92,12 +92,12 @@ def _proof(winner: Winner, found: TuneResult) -> list[str]:
         lines.append(f"  {ratio:.3g} times as fast as the best PyTorch ({baseline.name}, {_time(baseline)})"
                      + (f": {against.verdict}" if against else ""))
     if winner.final is None:
-        lines.append("  Stopped before the best were timed again: this is the best median so far.")
+        lines.append("  The tune stopped before the finals; this is the best median so far.")
         return lines
     if winner.final.ties:
-        lines.append(f"  Others that are as fast: {len(winner.final.ties)}. Of these the fewest registers win, then the least "
-                     "shared memory, then the name.")
-    lines.append(f"  Judged again and right with {'; '.join(winner.final.again)}.")
+        lines.append(f"  {len(winner.final.ties)} other candidates are as fast. The winner has the fewest registers, then the "
+                     "least shared memory, then the first name.")
+    lines.append(f"  It was judged again and is right with {'; '.join(winner.final.again)}.")
     if fell := found.fell.get(winner.direction):
         lines.append(f"  {fell} others were as fast or faster, but were wrong when judged again.")
     if winner.stored:

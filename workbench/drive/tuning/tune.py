@@ -1,7 +1,5 @@
-"""A tune: it asks `feed` for candidates, has them judged, and says what came out.
-
-The session is the only memory: what was seen is read from its trials each time, so a tune that was killed goes on, and several
-processes may tune in one session.
+"""Runs a tune: it takes candidates from `feed`, has them judged, and returns the result. All state is in the session: results
+are read from its trials. So a tune that was killed can be continued, and several processes may tune in one session.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ from .finals import Final, finals, says_nothing
 from .seen import Claims
 from .space import Explained, key_of_trial, why_empty
 
-WON = "tune_won"            # what came out of a direction
-_LOOK_S = 0.2               # how often is looked what the run is doing
+WON = "tune_won"            # event with the result of a direction
+_LOOK_S = 0.2               # interval between two looks at the state of the run
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The best of a direction. `final`: what the finals say of it; None where the tune was stopped before."""
+    """The best candidate of a direction. `final`: the result of the finals; None if the tune was stopped before."""
 
     direction: str
     trial: Trial
@@ -46,9 +44,9 @@ class Winner:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """`state`: done, stopped or failed. `failures`: direction -> how many trials ended with which status; `fell`: how many were
-    right in the search, and wrong when they were judged again for the finals; `passed`: how many could not be judged again;
-    `empty`: why nothing of it can be tried."""
+    """`state`: done, stopped or failed. The others are by direction. `failures`: status -> number of trials that ended with it.
+    `fell`: how many were right in the search but wrong when they were judged again in the finals. `passed`: how many could not
+    be judged again. `empty`: why nothing can be tried."""
 
     state: str
     message: str
@@ -62,7 +60,7 @@ class TuneResult:
 
 
 def asked(session: Session) -> TuneRequest:
-    """What the session's last tune was asked. Raises `BadRequest` where there was none."""
+    """The request of the session's last tune. Raises `BadRequest` if there was none."""
     event = next((e for e in reversed(session.events()) if e.get("event") == EVENT), None)
     if event is None:
         raise BadRequest(f"Session {session.name} holds no tune to resume; name a session of tune.", field="resume")
@@ -73,21 +71,20 @@ def asked(session: Session) -> TuneRequest:
 
 
 def limited(request: TuneRequest, trials: int | None, minutes: float | None, effort: str = "") -> TuneRequest:
-    """The same tune with another limit, where one is given."""
+    """The same request, with another limit if one is given."""
     if trials is not None or minutes is not None or effort:
         return replace(request, trials=trials, minutes=minutes, effort=effort or request.effort)
     return request
 
 
-# more than seven: page, verb and notebook each listen to other parts of a tune
+# more than seven: page, verb and notebook need different callbacks
 def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
          on_space: Callable[[dict[str, Explained]], None] = lambda told: None, on_run: Callable[[Run], None] = lambda run: None,
          places: Sequence[str] = (), with_finals: bool = True) -> TuneResult:
-    """Tune, and keep the winners in the store if a GPU timed them. What the session holds already is not run again.
-
-    `on_run` gets the run when it begins. Stopping this run stops the tune.
-    `places`: measuring processes; () is the one device that is asked for, and for "auto" every GPU of the first one's kind.
-    After an interrupt the result has the best so far. Without finals it has, too, and nothing is kept. Raises `BadRequest`.
+    """Run a tune, and keep the winners in the store if a GPU timed them. Candidates with a trial in the session are not run
+    again. `on_run` gets the run when it begins. Stopping this run stops the tune. `places`: measuring processes; by default the
+    requested device, and for "auto" every GPU of the same kind as the first one. After an interrupt, or without finals, the
+    result has the best so far, and nothing is kept. Raises `BadRequest`.
     """
     first = places[0] if places else resolve_device(request.device)
     device, places = _answering(runner, places or (every_gpu(first) if request.device == "auto" else (first,)))
@@ -102,7 +99,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     near = {d: store.near(space, device) for d, space in there.items()}
     found: dict[str, Final | None] = {}    # of the directions whose finals came to their end
     fell: dict[str, list[Trial]] = {}
-    passed: dict[str, list[Trial]] = {}    # over: judging them again was not possible
+    passed: dict[str, list[Trial]] = {}    # passed over: they could not be judged again
     effort = EFFORTS[request.effort]
     classes = " ".join(sorted({space.precision_class for space in there.values()}))
 
@@ -123,7 +120,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                 if final := _known_final(session, search, device):
                     found[direction] = final
                     continue
-                on_line(f"{direction}: the best are timed again, in turns")
+                on_line(f"{direction}: the best are timed again, alternately")
                 final, not_right = finals(
                     execution, list(search.trials.values()), feed.baselines + execution.run.trials,
                     effort="quick" if request.effort == "quick" else "normal", templates=request.templates)
@@ -148,7 +145,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
             on_run(run)
             said = ""
             while not run.wait(_LOOK_S):
-                if run.message != said and not feed.own_judged:   # its lines say more
+                if run.message != said and not feed.own_judged:   # the lines of the tune have more details
                     on_line(said := run.message)
         except KeyboardInterrupt:
             runner.stop(run)
@@ -163,7 +160,8 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
 
 
 def _answering(runner: Runner, places: Sequence[str]) -> tuple[Device, Sequence[str]]:
-    """What the first place is that answers, and the places from it on. Raises `BadRequest` where none does."""
+    """The device of the first place that answers, and the list of places from that one on. Raises `BadRequest` if none answers.
+    """
     why = ""
     for number, place in enumerate(places):
         try:
@@ -174,7 +172,7 @@ def _answering(runner: Runner, places: Sequence[str]) -> tuple[Device, Sequence[
 
 
 def every_gpu(first: str) -> tuple[str, ...]:
-    """The GPUs of this machine that have the name of the first one, it before the others."""
+    """The given GPU, then the other GPUs of this machine with the same name."""
     from ...core.env import gpus
     cards = {f"cuda:{gpu.index}": gpu for gpu in gpus()}
     if first not in cards:
@@ -183,14 +181,14 @@ def every_gpu(first: str) -> tuple[str, ...]:
 
 
 def used_s(session: Session, work: Workload, classes: str) -> float:
-    """Seconds of the session's earlier tunes of a workload in these classes: from the start of each run to the last that was
-    heard of it."""
+    """The seconds of the session's earlier tunes of a workload in these classes. A run counts from its start to its last event.
+    """
     spans: dict[str, tuple[str, str]] = {}
     for event in session.events():
         run_id, at, what = str(event.get("run_id") or ""), str(event.get("at") or ""), event.get("event")
         begins = what == "run_started" and (event.get("workload"), event.get("tune")) == (work.to_json(), classes)
         if what == "waiting" and run_id in spans:
-            spans[run_id] = ("", "")          # for the device; it begins with what is heard next
+            spans[run_id] = ("", "")          # the run waited for the device; its time starts with the next event
         elif run_id and at and (begins or run_id in spans):
             spans[run_id] = (spans.get(run_id, (at, at))[0] or at, at)
     return sum((datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
@@ -204,7 +202,7 @@ def described(trial: Trial) -> str:
 
 
 def explain(request: TuneRequest, runner: Runner, place: str = "") -> dict[str, Explained]:
-    """The space of each direction, before anything runs. `place`: where, if not on the device that is asked for."""
+    """The space of each direction, before anything runs. `place`: the place, if it is not the requested device."""
     device = runner.device(place or resolve_device(request.device))
     return {d: space.explain() for d, space in spaces(request, device).items()}
 
@@ -229,7 +227,8 @@ def _result(run: Run, feed: TuneFeed, found: dict[str, Final | None], fell: dict
 
 
 def _known_final(session: Session, search: Search, device: Device) -> Final | None:
-    """What the session says of this direction, workload, class and GPU, if nothing was judged since."""
+    """The result of earlier finals of this direction, workload, class and GPU in the session, if no candidate was judged since
+    then."""
     there, space = {t.trial_id: t for t in session.trials()}, search.space
     for event in reversed(session.events()):
         trial = there.get(str(event.get("trial_id"))) if event.get("event") == WON else None

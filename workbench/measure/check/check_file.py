@@ -187,7 +187,7 @@ class _Check:
         """Adds the question that failed because the judge itself raised an error."""
         said = (str(error).strip().splitlines() or ["no more is known"])[0][:200]
         self.questions.append(Question(
-            "judge", "Could the judge ask everything?", Answer.FAILED, f"No. It stopped at an unexpected reply: "
+            "judge", "Did the judge run to the end?", Answer.FAILED, f"No. It stopped at an unexpected reply: "
             f"{type(error).__name__}: {said}.", "Report this, with the file.", str(Status.WORKER_DIED)))
 
     def _reference(self) -> tuple[_Reference, list[torch.Tensor], Setting]:
