@@ -31,8 +31,9 @@ def killing(folder: Path) -> str:
 
 
 def test_a_killed_compiler_is_exit_3_and_resumed(tmp_path: Path) -> None:
-    place = {"sessions": tmp_path / "sessions", "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache")}
-    done = cli("run", *ONE, "--session", "one", KERNEL_WORKBENCH_CXX=killing(tmp_path), **place)
+    place = {"sessions": tmp_path / "sessions"}
+    nothing_built = {"KERNEL_WORKBENCH_CXX": killing(tmp_path), "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache")}
+    done = cli("run", *ONE, "--session", "one", **nothing_built, **place)
     assert done.returncode == 3 and "MACHINE_FAILED" in done.stdout, done.stdout + done.stderr
     assert "g++ was killed (signal 9): out of memory?" in done.stdout
     again = cli("run", *ONE, "--session", "one", "--resume", **place)
@@ -40,7 +41,7 @@ def test_a_killed_compiler_is_exit_3_and_resumed(tmp_path: Path) -> None:
     assert "1 of 1 candidates is right" in again.stdout and "out of memory" not in again.stdout, again.stdout
     shown = [json.loads(line)["status"] for line in cli("show", "one", "--json", **place).stdout.splitlines()]
     assert shown == ["MACHINE_FAILED", "OK"]
-    tested = cli("test", *ONE[:-1], KERNEL_WORKBENCH_CXX=killing(tmp_path), KERNEL_WORKBENCH_CACHE=str(tmp_path / "new"))
+    tested = cli("test", *ONE[:-1], **nothing_built)
     assert tested.returncode == 3 and "0 of 1 cases are right" in tested.stdout, tested.stdout + tested.stderr
 
 
@@ -125,11 +126,10 @@ def test_a_terminal_without_the_letters_gets_them_escaped() -> None:
 
 
 def test_a_comparison_with_what_a_machine_could_not_judge_is_exit_3(tmp_path: Path) -> None:
-    place = {"sessions": tmp_path, "KERNEL_WORKBENCH_CACHE": str(tmp_path / "cache")}
-    assert cli("run", *ONE, "--session", "before", **place).returncode == 0
-    place["KERNEL_WORKBENCH_CACHE"] += "2"
-    assert cli("run", *ONE, "--session", "after", KERNEL_WORKBENCH_CXX=killing(tmp_path), **place).returncode == 3
-    done = cli("compare", "before", "after", **place)
+    assert cli("run", *ONE, "--session", "before", sessions=tmp_path).returncode == 0
+    assert cli("run", *ONE, "--session", "after", KERNEL_WORKBENCH_CXX=killing(tmp_path), sessions=tmp_path,
+               KERNEL_WORKBENCH_CACHE=str(tmp_path / "cache")).returncode == 3
+    done = cli("compare", "before", "after", sessions=tmp_path)
     assert done.returncode == 3 and "could not be judged in B (MACHINE_FAILED)" in done.stderr, done.stdout
     assert "REGRESSION" not in done.stdout
 
