@@ -1,8 +1,8 @@
 """Take a picture of each page and state, in both themes and at two widths.   python tools/screenshots.py OUT [--only bench]
 
 It serves the page from a folder of its own, with the recorded sessions and with sessions that it makes on the emulator: a tune
-and an edited kernel that is wrong. It starts a check and patches a model through the page. Look at the pictures: OUT/index.html
-shows all of them.
+and an edited kernel that is wrong. Through the page it starts a check, patches a model, and begins a run, a tune and a bench. Of
+these three it takes a picture while they go on. Look at the pictures: OUT/index.html shows all of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import argparse
 import contextlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,11 +43,12 @@ def inputs():
 
 @dataclass(frozen=True)
 class Shot:
-    """A picture: its name, the address, and what is done there before it is taken."""
+    """A picture: its name, the address, and what is done there before it is taken, and after."""
 
     name: str
     address: str
     before: Callable[[Any], None] = lambda page: None
+    after: Callable[[Any], None] = lambda page: None
 
 
 def main() -> None:
@@ -64,7 +67,7 @@ def main() -> None:
         stack.enter_context(serving(folder))
         shots = [shot for shot in all_shots(made, folder) if args.only in shot.name]
         taken = [name for theme in args.theme or THEMES for width in args.width or WIDTHS
-                 for name in take(shots, args.out, width=width, theme=theme)]
+                 for name in take(shots, args.out, folder, width=width, theme=theme)]
     pictures = "".join(f'<h4>{name}</h4><img src="{name}.png" width="100%">' for name in sorted(taken))
     (args.out / "index.html").write_text(f"<!doctype html><meta charset=utf-8><title>Pages</title>{pictures}")
     print(f"{len(taken)} pictures in {args.out}")
@@ -127,7 +130,10 @@ def all_shots(made: dict[str, str], folder: Path) -> list[Shot]:
         Shot("bench-misses", "bench?class=ieee&missed=yes"), Shot("bench-nothing", "bench?missed=yes"),
         Shot("check-empty", "check"), Shot("check-done", "check", check), Shot("model-empty", "model"),
         Shot("model-done", "model", lambda page: patch(page, folder)), Shot("export", f"export?session={h200}"),
-        Shot("machine", "machine")]
+        Shot("machine", "machine"), Shot("workbench-running", "?preset=kb81&size=small", run, stop),
+        Shot("tune-running", "tune?preset=kb74&size=small&directions=forward&precision=ieee&effort=full&device=cpu", tune,
+             stop),
+        Shot("bench-running", "bench", bench, stop)]
 
 
 def recorded_best(session: str) -> list[str]:
@@ -167,9 +173,37 @@ def patch(page: Any, folder: Path) -> None:
     page.get_by_role("button", name="Download report").wait_for(timeout=240_000)
 
 
-def take(shots: list[Shot], out: Path, *, width: int, theme: str) -> Iterator[str]:
-    """One browser for each width and theme, so that no state of another picture is left."""
+def run(page: Any) -> None:
+    """Until the first candidates are judged."""
+    page.get_by_role("button", name=re.compile(r"^Run \d+$")).click()
+    page.locator(".strip", has_text=re.compile("RUNNING [2-9]")).first.wait_for(timeout=240_000)
+
+
+def tune(page: Any) -> None:
+    """Until there are a few points."""
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.locator(".strip", has_text=re.compile("RUNNING.*Best so far", re.DOTALL)).first.wait_for(timeout=240_000)
+    page.wait_for_function("document.querySelectorAll('.st-key-tune_progress .point').length > 5", timeout=240_000)
+
+
+def bench(page: Any) -> None:
+    """Until a few cells have a result."""
+    page.get_by_text("Measure a suite here").click()
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.locator(".strip", has_text=re.compile("RUNNING [3-9]")).first.wait_for(timeout=400_000)
+
+
+def stop(page: Any) -> None:
+    """What was begun for the picture; the button of ours, because while a script runs Streamlit shows one of its own."""
+    button = page.locator('[class*="st-key"]').get_by_role("button", name="Stop", exact=True).first
+    button.click()
+    button.wait_for(state="detached", timeout=120_000)
+
+
+def take(shots: list[Shot], out: Path, folder: Path, *, width: int, theme: str) -> Iterator[str]:
+    """One browser for each width and theme, so that no state of another picture is left; nor are the sessions made in it."""
     from playwright.sync_api import sync_playwright
+    there = set(folder.iterdir())
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         for shot in shots:
@@ -187,11 +221,15 @@ def take(shots: list[Shot], out: Path, *, width: int, theme: str) -> Iterator[st
                 page.set_viewport_size({"width": width, "height": max(FIRST_SCREEN, min(high, MOST_HIGH))})
                 settled(page)
                 page.screenshot(path=out / f"{name}.png")
+                shot.after(page)
                 yield name
             except Exception as error:  # the other pictures are still wanted
                 print(f"{name}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
             context.close()
         browser.close()
+    for made in set(folder.iterdir()) - there:
+        if made.is_dir():
+            shutil.rmtree(made)
 
 
 def settled(page: Any) -> None:

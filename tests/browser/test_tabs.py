@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
+from dataclasses import replace
 
 import pytest
 
+from tests.browser.conftest import ROOT
+from tests.page.test_report import CPU, trial
 from tests.shared import ticked
 from workbench.core.candidate import Candidate
 from workbench.core.fork import fork
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.template import render
+from workbench.core.trial import Status
 from workbench.core.variants import find
 from workbench.drive.running.request import RunRequest
 from workbench.drive.sessions.session import Session
@@ -65,7 +70,7 @@ def text(tab) -> str:
     return tab.get_by_test_id("stMainBlockContainer").inner_text()
 
 
-def test_two_tabs_two_layers(waiting_compiler, page):
+def test_two_tabs_two_layers(waiting_compiler, page, tmp_path):
     page.get_by_role("button", name=f"Run {len(ticked())}").click()
     page.locator(".strip", has_text=re.compile("RUNNING|WAITING")).first.wait_for()
 
@@ -85,6 +90,15 @@ def test_two_tabs_two_layers(waiting_compiler, page):
     page.locator(".strip", has_text="Stopped by you after").wait_for()
     third.get_by_text("runs on cpu in session").wait_for(state="detached")
     assert "Stopped by you" not in text(third) and "Nothing measured yet for this layer" in text(third)
+
+    session = Session.create(tmp_path / "sessions", "long")
+    for _ in range(8):
+        session.append(trial("mine", 1.0, device=CPU))
+    page.goto(page.url.split("?")[0] + "?preset=kb74&size=small&precision=ieee&session=long&only=forward/naive_gather")
+    page.get_by_role("button", name="Run 1").click()
+    page.locator(".strip", has_text=re.compile("RUNNING|WAITING")).first.wait_for()
+    page.get_by_test_id("stMainBlockContainer").get_by_role("button", name="Stop", exact=True).click()
+    page.locator(".strip", has_text="8 finished trials are kept in the session").wait_for()
 
 
 def test_a_self_test_in_one_tab_is_not_in_the_other_tabs_workbench(page):
@@ -151,6 +165,93 @@ def test_a_model_is_patched_and_its_file_downloaded(page, tmp_path):
     again.locator(".strip", has_text="2 of 2 layers").wait_for()
 
 
+def test_what_was_wrong_on_the_screen_is_told_as_it_is(page, tmp_path):
+    """Defects that a day's use found, each where it was seen, in one browser."""
+    folder = tmp_path / "sessions"
+    shutil.copy(ROOT / "sessions" / "recorded-h200-kernelbench.zip", folder)
+    recorded = Session.open(folder / "recorded-h200-kernelbench.zip").trials()
+    here = Session.create(folder, "here")
+    wrong = trial("a", None, status=Status.MISMATCH, device=CPU)
+    for run, at, one in (("old", "2026-01-01", wrong), ("old", "2026-01-01", trial("b", 1.0, device=CPU)),
+                         ("new", "2026-01-02", trial("a", 2.0, device=CPU, compile_flags=("-O2",)))):
+        here.append(replace(one, run_id=run, at=at))
+
+    # The main kernel's resources, and not those of a kernel beside it.
+    packed = next(t for t in recorded if t.name == "implicit_gemm_mma" and t.ok and any(
+        "pack_fragments" in name for there in t.resources.values() for name in there))
+    main = next(r for name, r in packed.resources["sm_90"].items() if name.startswith("implicit_gemm_mma"))
+    tab = open_tab(page, f"/inspect?inspect_session=recorded-h200-kernelbench&trial={packed.trial_id}")
+    tab.get_by_text("Resources of implicit_gemm_mma, sm_90").wait_for()
+    assert f"{main.registers} per thread" in text(tab) and re.search(r"pack_fragments: \d+ registers", text(tab))
+    shared = next(t for t in recorded if t.name == "split_mma" and t.ok and t.config.get("SHARED_KB", 0) > 48)
+    tab.goto(tab.url.replace(packed.trial_id, shared.trial_id))
+    row = tab.locator(".kw tr", has_text="shared memory").first
+    row.filter(has_text=re.compile(r"\d\d(\.\d+)? KiB")).wait_for()
+
+    # A link with two wrong values shows no other layer, and a sentence for each.
+    for again in (False, True):
+        if again:
+            tab.reload()
+        else:
+            tab.goto(tab.url.split("/inspect")[0] + "/?preset=kb74&stride=0&groups=0")
+        tab.locator(".strip", has_text="BAD INPUT").wait_for()
+        settled(tab)
+        assert "stride is 0" in text_of_sidebar(tab) and "groups is 0" in text_of_sidebar(tab)
+        assert not tab.locator(".kwsvg svg").count() and "ConvTranspose1d(" not in text(tab)
+
+    # An earlier run's failure is in the table, not in the strip.
+    tab.goto(tab.url.split("/?")[0] + "/?preset=kb74&size=full&session=here&device=cpu")
+    strip = tab.locator(".strip", has_text="1 of 1 candidates is right in all checks")
+    strip.filter(has_text="The table also shows 2 trials of earlier runs.").wait_for()
+    assert "wrong" not in strip.inner_text()
+
+    # What nobody selected is not said to be of no use; a checkbox is called by its variant's name.
+    tab.goto(tab.url.split("/?")[0] + "/?preset=kb74&size=small&precision=ieee&direction=grad_input")
+    box = tab.locator(".st-key-tick-grad_input-naive_gather").get_by_role("checkbox", name="naive_gather", exact=True)
+    box.wait_for(state="attached")
+    settled(tab)
+    tab.locator(".st-key-tick-grad_input-naive_gather label").first.click()
+    tab.wait_for_function("location.search.includes('without=grad_input%2Fnaive_gather')")
+    unticked = tab.locator(".kw tr", has_text="naive_gather").filter(has_text="not ticked")
+    unticked.wait_for()
+    assert "does not apply" not in unticked.inner_text()
+    tab.reload()
+    unticked.wait_for()
+    assert tab.get_by_role("combobox", name=re.compile("precision")).input_value() == "ieee" and "precision=ieee" in tab.url
+
+    # Compile flags are read at once.
+    tab.get_by_text("Compile flags and effort").click()
+    flags = tab.get_by_label("compile flags", exact=True)
+    flags.fill("O3")
+    flags.press("Enter")
+    tab.get_by_text("'O3' is not a compile flag; a flag begins with -.").wait_for()
+    assert tab.get_by_role("button", name=re.compile(r"^Run \d+$")).is_disabled()
+
+    # Two selected rows may be inspected, and are compared with each other.
+    tab.goto(tab.url.split("/?")[0] + "/?preset=kb81&size=full&session=recorded-h200-kernelbench")
+    grid = tab.locator('[data-testid="stDataFrame"]').first
+    grid.locator("canvas").first.wait_for()
+    settled(tab)
+    for row in (0, 1):
+        grid.click(position={"x": 15, "y": 50 + 29 * row})
+        settled(tab)
+    tab.get_by_role("button", name="Compare 2").wait_for()
+    assert tab.get_by_role("button", name="Inspect", exact=True).is_enabled()
+    tab.get_by_role("button", name="Compare 2").click()
+    tab.wait_for_function("location.pathname === '/compare' && location.search.includes('against=pinned')")
+
+    # The editor of Check is as wide as the page, and memory is counted in GiB.
+    tab.goto(tab.url.split("/compare")[0] + "/check?memory=8")
+    editor = tab.get_by_label("Candidate: paste a file")
+    editor.wait_for()
+    assert editor.bounding_box()["width"] > 900 and tab.get_by_label("memory, GiB").input_value() == "8"
+    assert not page.foreign, page.foreign
+
+
+def text_of_sidebar(tab) -> str:
+    return tab.get_by_test_id("stSidebar").inner_text()
+
+
 def test_a_wrong_link_says_so(page):
     for path, sentence in (("/?session=gone", "The session 'gone' in the link was not found."),
                            ("/?device=cuda:7", "This machine has no cuda:7; Run uses cpu."),
@@ -163,7 +264,6 @@ def test_a_wrong_link_says_so(page):
 
 
 def test_a_link_to_a_trial_that_is_not_here_offers_those_that_are(monkeypatch, request):
-    from tests.browser.conftest import ROOT
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(ROOT / "sessions"))
     page = request.getfixturevalue("page")
     tab = open_tab(page, "/inspect?inspect_session=recorded-h200-kernelbench&trial=zzzz")
@@ -213,6 +313,7 @@ def test_a_wrong_kernel_is_edited_until_it_is_right_compared_and_exported(wrong_
     assert f"line {line}:" in mark.inner_text() and "smem_w" in mark.inner_text()
     assert "smem_w" in tab.locator(".kwed .mark span").first.inner_text()
     assert tab.locator(".strip").first.inner_text().startswith("! BUILD_FAILED")
+    tab.get_by_text("Not known: the trial ended with BUILD_FAILED before a kernel was built.").wait_for()  # no word of nvcc
     settled(tab)  # until then the editor of the trial before stands beside the new one
 
     source.fill(broken.replace(" smem_w = 1;", ""))

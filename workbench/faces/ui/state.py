@@ -100,7 +100,8 @@ def _about(name: str) -> str:
     """ " · KernelBench #74 (small) +1": the layers of a session that nobody has named."""
     if not _BY_TIME.fullmatch(name):
         return ""
-    layers = list(dict.fromkeys(called(t.workload) for t in trials_of(session_paths()[name])))
+    runs_here = [r.request.workload for r in runs() if r.session.name == name]
+    layers = list(dict.fromkeys(called(w) for w in (*(t.workload for t in trials_of(session_paths()[name])), *runs_here)))
     return f" · {layers[0]}{f' +{len(layers) - 1}' if layers[1:] else ''}" if layers else " · empty"
 
 
