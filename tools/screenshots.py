@@ -1,8 +1,8 @@
 """Take a picture of each page and state, in both themes and at two widths.   python tools/screenshots.py OUT [--only bench]
 
 It serves the page from a folder of its own, with the recorded sessions and with sessions that it makes on the emulator: a tune
-and an edited kernel that is wrong. Through the page it starts a check, patches a model, and begins a run, a tune and a bench. Of
-these three it takes a picture while they go on. Look at the pictures: OUT/index.html shows all of them.
+and an edited kernel that is wrong. Through the page it starts a check, patches a model, and begins a run, a tune and a bench.
+Of these three it takes a picture while they go on. Look at the pictures: OUT/index.html shows all of them.
 """
 
 from __future__ import annotations
