@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=Path, metavar="DIR", help="keep the sessions made here; use those that are there")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the server ends, too
     with contextlib.ExitStack() as stack:
         folder = args.sessions or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         os.environ["KERNEL_WORKBENCH_SESSIONS"] = str(folder)
@@ -131,8 +133,8 @@ def all_shots(made: dict[str, str], folder: Path) -> list[Shot]:
         Shot("check-empty", "check"), Shot("check-done", "check", check), Shot("model-empty", "model"),
         Shot("model-done", "model", lambda page: patch(page, folder)), Shot("export", f"export?session={h200}"),
         Shot("machine", "machine"), Shot("workbench-running", "?preset=kb81&size=small", run, stop),
-        Shot("tune-running", "tune?preset=kb74&size=small&directions=forward&precision=ieee&effort=full&device=cpu", tune,
-             stop),
+        Shot("tune-running", "tune?preset=kb74&size=small&directions=forward&precision=ieee&effort=full&variants=naive_gather,"
+             "shared_weight_tiling", tune, stop),
         Shot("bench-running", "bench", bench, stop)]
 
 
