@@ -196,7 +196,7 @@ def test_what_pytorch_refuses_is_skipped_with_its_words(tmp_path: Path, monkeypa
 
     monkeypatch.setitem(PRODUCTS, "shuffled", refuses)
     refused = asked(STRIDED, tmp_path, ["default", "shuffled"])["convolution + pixel shuffle"]
-    assert refused.status == "SKIPPED" and refused.headline.startswith("PyTorch refused it: ")
+    assert refused.status == "SKIPPED" and refused.headline.startswith("PyTorch cannot compute it: ")
     assert refused.kernel_ms is None and refused.flags == (FORMULATION,)
 
 

@@ -98,7 +98,7 @@ def test_a_finished_tune_is_shown_from_its_session_and_fills_the_form(sessions: 
     listed = tab(preset="kb79")
     listed.selectbox(key="session").select("s")
     assert "ConvTranspose1d(3, 5, 3, stride=2)" in said(drawn(listed)) and "✓ TUNED" in said(listed)
-    assert "then judged again on fresh inputs and odd sizes" in text and "3 candidates were judged." in text
+    assert "then judged again on new inputs and odd sizes" in text and "3 candidates were judged." in text
     assert at.text_input(key="tune_trials").value == "3" and at.multiselect(key="tune_variants").value == ["naive_gather"]
     assert at.button(key="tune_start").label == "Resume"
     table = at.dataframe[0].value

@@ -130,5 +130,5 @@ def test_a_model_that_fails_when_it_is_called_again_is_a_bad_request() -> None:
                 raise ValueError("called twice")
             return x
 
-    with pytest.raises(BadRequest, match="The model fails without any change of ours when it is called again: ValueError"):
+    with pytest.raises(BadRequest, match="The unchanged model fails when it is called again: ValueError"):
         patched(layer(), lambda y: y, tail=Once())

@@ -78,12 +78,12 @@ def test_a_class_with_an_output_padding_of_its_own_says_so_and_a_pickled_forward
 
 
 @pytest.mark.parametrize(("model", "inputs", "said"), [
-    ("models:build_broken", "", r"fails without any change of ours: RuntimeError: shape .* \(models.py, line \d+\)\."),
+    ("models:build_broken", "", r"unchanged model fails: RuntimeError: shape .* \(models.py, line \d+\)\."),
     ("models:nothing", "", "models has no nothing; name a function"),
     ("no_such_module:build", "", "no_such_module cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
     ("models:inputs", "", "models:inputs gives Tensor, not a torch.nn.Module"),
     ("models:F", "", "models:F is module; name a function"),
-    ("models:build_hifigan", "models:build_broken", "fails without any change of ours"),
+    ("models:build_hifigan", "models:build_broken", "unchanged model fails"),
     ("torch.nn:Identity", "", "torch.nn has no function inputs, and the model brings no example; give --inputs"),
     ("torch.nn:Identity", "models:inputs", "Identity has no nn.ConvTranspose1d, 2d or 3d and calls no F.conv_transpose"),
     ("torch.nn:Linear", "models:inputs", "torch.nn:Linear fails: TypeError: .*missing 2 required positional arguments")])
@@ -182,7 +182,7 @@ class FailsAtSecond(nn.Sequential):
     (nn.ConvTranspose1d(3, 4, 3).requires_grad_(False), {"train": True},
      "No parameter of the model requires a gradient, so it has no training step; leave out train"),
     (FailsAtSecond(nn.ConvTranspose1d(3, 4, 3)), {},
-     r"fails without any change of ours when it is called again: ValueError: only once \(test_find.py, line \d+\)")],
+     r"unchanged model fails when it is called again: ValueError: only once \(test_find.py, line \d+\)")],
     ids=["lazy", "frozen", "second call"])
 def test_a_model_that_cannot_be_run_so_is_a_bad_request(model: nn.Module, options: dict[str, bool], said: str) -> None:
     with pytest.raises(BadRequest, match=said):

@@ -100,7 +100,7 @@ def test_the_command_line_writes_the_file_the_figure_and_json(tmp_path, monkeypa
 def test_a_model_that_fails_alone_is_a_bad_request(monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.chdir(HERE)
     assert main(["patch", "models:build_broken", "--device", "cpu", "--out", str(tmp_path / "no.py")]) == 2
-    assert "The model fails without any change of ours: RuntimeError" in capsys.readouterr().err
+    assert "The unchanged model fails: RuntimeError" in capsys.readouterr().err
     assert not (tmp_path / "no.py").exists()
     assert main(["patch", "models", "--device", "cpu"]) == 2
     assert "model is 'models'; write MODULE:CALLABLE" in capsys.readouterr().err

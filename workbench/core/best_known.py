@@ -57,7 +57,8 @@ class BestKnown:
     compile_flags: tuple[str, ...] = ()
     note: str = ""                  # how the entry was derived for `arch`; "" if it was measured
     memory_format: str = CONTIGUOUS
-    candidate_id: str = ""          # this field and the next two: only if a tune of this machine found it; `at`: ISO 8601
+    # This and the next two fields are set if a tune of this machine found the entry; `at` is ISO 8601.
+    candidate_id: str = ""
     driver: str = ""
     at: str = ""
 
@@ -114,8 +115,8 @@ def ranked(direction: str, workload: Workload, precision: str, arch: str, *, var
 
     `precision` names the class; with `exact` only entries that compute in this precision count. With `variant` only the entries
     of that variant count. An entry of a layer without bias also counts for the layer with bias. The order: entries for `arch`
-    before those of older GPUs; the same bias before the other; the workload's memory format before the other; the nearest
-    number of positions; the least time.
+    before those of older GPUs; entries with the workload's bias setting before others; entries with its memory format before
+    others; the nearest number of positions; the least time.
     """
     sm = sm_of(arch)
     for entry in entries_of(direction, workload, class_of(precision), sm, file=file):

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FirstError:
-    """`file` and `line` are those of the template where the log names one; None if the log names no place."""
+    """`file` and `line`: the place in the template, if the log names one, else None."""
 
     file: str | None
     line: int | None

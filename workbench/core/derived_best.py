@@ -75,7 +75,7 @@ class _Derived:
     root: Path | None
 
     def known(self, entry: BestKnown, *, changed: bool) -> BestKnown | None:
-        """Steps 1 and 2. With `changed` only configs that must be changed count, else only those that need no change. An entry
+        """Steps 1 and 2. `changed`: use only configs that must be changed, otherwise only configs that need no change. An entry
         measured on this architecture is taken as it is."""
         variant = self._variant(entry.variant)
         if variant is not None and entry.arch == self.arch and not entry.derived and self._runs(entry):

@@ -15,7 +15,7 @@ QUALIFIES = {"tf32": ("tf32", "tf32x3", "ieee", "fp64"), "tf32x3": ("tf32x3", "i
 # Precision class -> the precisions in which a candidate of that class may compute.
 CLASSES = {"tf32": ("tf32", "tf32x3", "ieee"), "ieee": ("tf32x3", "ieee"), "fp16": ("fp16",), "bf16": ("bf16",)}
 CLASSED = {precision for admitted in CLASSES.values() for precision in admitted}
-CLASSES_OF = {"float32": ("tf32", "ieee"), "float16": ("fp16",), "bfloat16": ("bf16",)}  # in the first, all of PyTorch competes
+CLASSES_OF = {"float32": ("tf32", "ieee"), "float16": ("fp16",), "bfloat16": ("bf16",)}  # the first one allows all of PyTorch
 # The precisions that a file may declare for float32, the most exact first, each with the name that texts show.
 DECLARED = {"ieee": "float32", "tf32x3": "tf32x3", "tf32": "TF32", "fp16": "float16", "bf16": "bfloat16"}
 _WORDS = {**{key: key for key in DECLARED}, "float32": "ieee", "fp32": "ieee", "float16": "fp16", "half": "fp16",

@@ -186,9 +186,9 @@ def ladder(strength: str, workload: Workload, device: str, *, classes: Sequence[
     candidates. At stride 1 both "quick" and "strong" have the convolution with flipped weight, because it is drop-in and often
     faster (H200, #74 forward).
 
-    The ways with cudnn.benchmark come first, because a process keeps the algorithm that cuDNN chose first for a problem. The
-    faster algorithm is the fair opponent (H200, torch 2.11, 3 x 7 taps in fp32: 7.50 ms if benchmark is first, 8.62 ms after
-    the default).
+    The ways with cudnn.benchmark come first, because a process keeps the algorithm that cuDNN chose first for a problem.
+    Kernels are compared with the faster algorithm (H200, torch 2.11, 3 x 7 taps in fp32: 7.50 ms if benchmark is first, 8.62 ms
+    after the default).
 
     For float32, the modes of "quick" are measured with TF32 on and off. The other ways are measured only in the classes of the
     candidates, because a formulation is not faster in fp32 than in TF32.

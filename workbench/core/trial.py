@@ -152,7 +152,7 @@ class Trial:
     flags: tuple[str, ...] = ()          # "emulated", "throttled", "launch_bound", "too_small", ...
     detail: Detail = Detail()            # details of the outcome, beyond the headline
     command: str = ""                    # the one command that repeats this trial
-    forked_from: str = ""                # the id of the candidate from whose text a person edited this one
+    forked_from: str = ""                # for a fork: the id of the candidate whose text was edited
     kept_in: str = field(default="", compare=False)  # the session that holds its blobs, while it is open
     schema: str = SCHEMA
 

@@ -1,4 +1,4 @@
-"""Arguments that several verbs share, and what they mean as nouns."""
+"""Arguments that several verbs share, and the objects (workload, session, trial, candidates) that they describe."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def add_workload(parser: argparse.ArgumentParser, *, required: bool = True) -> N
 
 
 def workload_from(args: argparse.Namespace, device: str = "") -> Workload:
-    """The workload that --preset or --layer describe; a preset without a size is the small one on the cpu, which is said
-    on stderr. Raises `BadRequest`."""
+    """The workload that --preset or --layer describe. On the cpu a preset without a size means the small size; stderr says so.
+    Raises `BadRequest`."""
     if args.preset is not None:
         for name in ("batch", "input_size"):
             if getattr(args, name) is not None:
@@ -74,7 +74,7 @@ def directions_from(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def say_broken(templates: Path | None) -> bool:
-    """One line on stderr for every template that is left out because it is broken; whether there is one."""
+    """Prints one line on stderr for each template that is left out because it is invalid. Returns whether there is one."""
     for error in broken(templates).values():
         print(f"{error} This template was skipped.", file=sys.stderr)
     return bool(broken(templates))
@@ -89,7 +89,7 @@ def numbers(text: str, name: str) -> tuple[int, ...]:
 
 
 def check_folder(file: Path | None) -> None:
-    """Asked before the work begins: `file` can be written; what it holds stays as it is. Raises `BadRequest`."""
+    """Check before the work begins that `file` can be written. Its contents are not changed. Raises `BadRequest`."""
     if file is None:
         return
     if not file.absolute().parent.is_dir():
@@ -104,7 +104,7 @@ def check_folder(file: Path | None) -> None:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write the file as a whole or not at all: what was there before stays where the disk is full. Raises `BadRequest`."""
+    """Write the complete file or nothing: if the disk is full, the old file stays. Raises `BadRequest`."""
     target = file.resolve()
     part = target.with_name(f".{target.name}.{os.getpid()}.part") if target.is_file() or not target.exists() else target
     try:
@@ -120,7 +120,7 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def session_from(text: str | Path) -> Session:
-    """A session by name (below the sessions folder) or by path. Raises `BadRequest`, naming the ones there are."""
+    """A session by name (below the sessions folder) or by path. Raises `BadRequest`, which lists the existing sessions."""
     there = {name_of(path): path for path in list_sessions()}
     place = there.get(str(text), Path(text))
     if not is_session(place):
@@ -159,8 +159,8 @@ def source_from(text: str) -> str | Candidate:
 
 def fork_candidates(text: str, fork_of: str, workload: Workload | None, chosen: dict[str, Any]
                     ) -> tuple[Workload, list[Candidate]]:
-    """An edited text in place of what it was forked from: a trial, "SESSION:TRIAL", or a variant, whose configs are `chosen` as
-    for `candidates`; without a name the one that the text gives. Raises `BadRequest`."""
+    """The candidates of an edited text. It was forked from a trial ("SESSION:TRIAL") or from a variant; without a name, from
+    the variant that the text names. For a variant, `chosen` gives the configs, as for `candidates`. Raises `BadRequest`."""
     if ":" in fork_of:
         trial, session = trial_from(fork_of)
         if any(v for k, v in chosen.items() if k != "templates" and v != "constant") or workload not in (None, trial.workload):
@@ -176,8 +176,8 @@ def fork_candidates(text: str, fork_of: str, workload: Workload | None, chosen: 
 
 
 def sides_from(a: str | Trial, b: str | Trial, workload: Workload | None = None) -> tuple[Side, Side]:
-    """Two to compare, each a trial, SESSION:TRIAL, a variant or a file. A variant is rendered for `workload`, else for
-    the layer of a trial on the other side, else for a small layer. Raises `BadRequest`."""
+    """The two sides of a comparison. Each is a trial, SESSION:TRIAL, a variant or a file. A variant is rendered for `workload`,
+    else for the layer of a trial on the other side, else for a small layer. Raises `BadRequest`."""
     a, b = (trial_from(s)[0] if isinstance(s, str) and ":" in s and not Path(s).is_file() else s for s in (a, b))
     trials = [side for side in (a, b) if isinstance(side, Trial)]
     if workload is None:
@@ -197,5 +197,5 @@ def sides_from(a: str | Trial, b: str | Trial, workload: Workload | None = None)
 
 
 def unified_text(name_a: str, name_b: str, a: str, b: str, context: int = 3) -> str:
-    """As `diff -u` prints it; empty where the two are equal."""
+    """The difference as `diff -u` prints it; empty if the two are equal."""
     return "\n".join(unified_diff(a.splitlines(), b.splitlines(), name_a, name_b, lineterm="", n=context))

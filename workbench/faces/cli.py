@@ -24,7 +24,7 @@ VERBS = {
     "run": "build, judge and time candidates on one layer",
     "show": "list the trials of a session, or all sessions",
     "compare": "compare two sessions",
-    "profile": "say what limits a trial's kernels on its GPU, by Nsight Compute's counters",
+    "profile": "show what limits a trial's kernels on its GPU, from Nsight Compute's counters",
     "diff": "show how two candidates differ: template, source, config, PTX or SASS",
     "replay": "compare searches on recorded search spaces",
     "check": "check a ModelNew file against a reference: values, gradients, time",
@@ -40,7 +40,7 @@ VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, run the verb, turn a bad request into one sentence on stderr."""
+    """Parse the arguments and run the verb. A bad request becomes one sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words:
         parser("").print_help()
@@ -75,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse prints the usage, 30 lines for some verbs, before the sentence that says what is wrong."""
+    """Prints only the sentence that says what is wrong. argparse would print the usage first, which has 30 lines for some
+    verbs."""
 
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"^argument (\S+): ", r"\1: ", message)
@@ -83,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(chosen: str) -> argparse.ArgumentParser:
-    """All verbs by name; only the chosen one is imported, because some bring pandas."""
+    """A parser with all verbs by name. Only the chosen verb is imported, because some import pandas."""
     whole = _Parser(
         prog="python -m workbench", epilog=WORDS,
         description="Render, build, judge and export CUDA kernels for transposed convolutions.")

@@ -13,12 +13,12 @@ from .exit_codes import BAD_REQUEST
 
 
 def console(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
-    """`main` as a program: a reader that closes its end changes neither the work nor the exit code, letters that the
-    terminal has not are escaped, and SIGTERM and SIGHUP stop the work as Ctrl-C does."""
+    """Run `main` as a program. If the reader of a pipe closes it, the work and the exit code do not change. Characters that the
+    terminal cannot show are escaped. SIGTERM and SIGHUP stop the work as Ctrl-C does."""
     out = _Stream.of(sys.stdout)
     sys.stdout, sys.stderr = _text(out, sys.stdout), _text(_Stream.of(sys.stderr), sys.stderr)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
+        if signal.getsignal(number) is signal.SIG_DFL:  # under nohup the signal is ignored
             signal.signal(number, _interrupt)
     code = main(words)
     if sys.stdout:
@@ -30,7 +30,7 @@ def console(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
 
 
 class _Stream(io.FileIO):
-    """Once it is refused, the rest is dropped; `refused` says why, unless it was only that nobody reads any more."""
+    """After a write has failed, all further output is dropped. `refused` gives the reason, except for a closed pipe."""
 
     gone, refused = False, ""
 

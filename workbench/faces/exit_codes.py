@@ -1,4 +1,4 @@
-"""What the command line exits with, and which statuses of trials lead to which code."""
+"""The exit codes of the command line, and the code for each status of a trial."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ WORDS = ("exit codes: 0 right, 1 a result is wrong, 2 bad request, 3 nothing cou
 
 
 def of(statuses: Iterable[str]) -> int:
-    """0: all that was judged is right. 3: nothing was judged (it does not serve, does not fit, or the machine failed)."""
+    """The exit code of some trials. 0: all judged ones are right. 3: nothing was judged (no kernel serves the layer or fits
+    into memory, or the machine failed)."""
     statuses = list(statuses)
     if all(s in NOT_JUDGED for s in statuses):
         return NOTHING_RAN

@@ -87,7 +87,7 @@ def presets() -> dict[str, Preset]:
 
 
 def variants() -> list[Variant]:
-    """The kernel templates. One that is broken is left out, with a line on stderr."""
+    """The kernel templates. Invalid ones are left out, with a line on stderr."""
     say_broken(None)
     return discover()
 
@@ -105,12 +105,13 @@ def run(work: ConvTranspose | Workload | str | None = None, *, batch: int | None
         compile_flags: Sequence[str] = (), device: str = "auto", effort: str = "normal", session: str | None = None,
         baselines: bool = True, modules: bool = False, progress: bool = True, source: str | Path = "", fork_of: str = ""
         ) -> Result:
-    """Build, judge and time; blocks, showing progress. Interrupting stops the run and keeps finished trials.
+    """Build, judge and time candidates. The call blocks and shows its progress. An interrupt stops the run; finished trials are
+    kept.
 
-    `work` is a layer (then `input_size` is needed; `batch` is 1), a `Workload`, or a preset's name ("kb74/small"; without
-    a size it is the small one on the cpu and the full one on a GPU).
-    `settings`: variant name (or "*") -> tunable -> values to try. `source`: an edited template or rendering, as text or a file;
-    `fork_of`: what it was before, "SESSION:TRIAL", which also gives the layer, or a variant. Raises `BadRequest`.
+    `work` is a layer (then `input_size` is needed; `batch` is 1), a `Workload`, or a preset's name ("kb74/small"; without a
+    size it is the small one on the cpu and the full one on a GPU). `settings`: variant name (or "*") -> tunable -> values to
+    try. `source`: an edited template or rendering, as a text or a file. `fork_of`: its original, a variant or "SESSION:TRIAL";
+    a trial also gives the layer. Raises `BadRequest`.
     """
     device = resolve_device(device)
     if work is None and not (source and ":" in fork_of):
@@ -147,11 +148,11 @@ def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | Non
          precision: str = "", variants: str | Iterable[str] = (), device: str = "auto", effort: str = "normal",
          trials: int | None = None, minutes: float | None = None, session: str | None = None, resume: str | None = None,
          baselines: bool = True, cluster: str = "", progress: bool = True) -> Tuned:
-    """Find the fastest right kernels of a layer on this machine, and keep them; blocks, showing progress. Interrupting stops it
-    and gives the best so far.
+    """Find the fastest right kernels of a layer on this machine, and keep them. The call blocks and shows its progress. An
+    interrupt stops it; the result then has the best so far.
 
-    `work` is as for `run`. `resume` goes on with the tune of a session instead; `trials` or `minutes` give it a new limit.
-    `cluster`: address of a scheduler of dask.distributed, whose GPUs are used. Raises `BadRequest`.
+    `work` is the same as for `run`. With `resume`, the tune of a session is continued instead; `trials` or `minutes` set a new
+    limit. `cluster`: address of a scheduler of dask.distributed, whose GPUs are used. Raises `BadRequest`.
     """
     known = session_from(resume) if resume is not None else None
     with places_of(cluster, _runner().workers, known, device) as there:
@@ -179,7 +180,7 @@ def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | Non
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a tune has found. In a notebook it shows the best trials of each direction, and every trial as a figure."""
+    """The result of a tune. A notebook displays the best trials of each direction, and a figure of all trials."""
 
     session: Session
     result: TuneResult
@@ -229,7 +230,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two texts; shows itself as a diff."""
+    """The difference of two texts. A notebook displays it as a diff."""
 
     a: str
     b: str
@@ -254,7 +255,8 @@ class Difference:
 
 
 def diff(a: Any, b: Any, what: str = "source") -> Difference:
-    """Compare two in `what`, one of WHAT. Each is a trial, "SESSION:TRIAL", a variant or a file. Raises `BadRequest`."""
+    """Compare two candidates. `what` is one of WHAT. Each side is a trial, "SESSION:TRIAL", a variant or a file. Raises
+    `BadRequest`."""
     if what not in WHAT:
         raise BadRequest(f"what is {what!r}; choose {', '.join(WHAT)}.", field="what")
     left, right = sides_from(a if isinstance(a, Trial) else str(a), b if isinstance(b, Trial) else str(b))
@@ -263,7 +265,8 @@ def diff(a: Any, b: Any, what: str = "source") -> Difference:
 
 @dataclass(frozen=True)
 class Profiled:
-    """The profiles of one or two trials, or the static readings in their place; shows itself as sentences and tables."""
+    """The profiles of one or two trials, or static analyses if there is no profile. A notebook displays them as sentences and
+    tables."""
 
     readings: tuple[profiles.Reading, ...]
 
@@ -285,8 +288,8 @@ class Profiled:
 
 
 def profile(a: Any, b: Any = None, *, again: bool = False) -> Profiled:
-    """What limits a trial's kernels on its GPU, by Nsight Compute's counters; with `b` two side by side. Each is a trial or
-    "SESSION:TRIAL". Raises `BadRequest`."""
+    """What limits a trial's kernels on its GPU, from Nsight Compute's counters. With `b`, two trials side by side. Each is a
+    trial or "SESSION:TRIAL". Raises `BadRequest`."""
     pairs = [(one, Session(Path(one.kept_in))) if isinstance(one, Trial) else trial_from(str(one))
              for one in (a, b) if one is not None]
     return Profiled(tuple(profiles.reading(*pair, _runner(), again=again) for pair in pairs))
@@ -299,7 +302,7 @@ def open_session(name: str | Path) -> Result:
 
 @dataclass(frozen=True)
 class Result:
-    """Trials of one run (or of a whole session, when opened). Shows itself as its table."""
+    """The trials of one run, or of an opened session. A notebook displays them as a table."""
 
     session: Session
     run: Run | None
@@ -319,7 +322,7 @@ class Result:
         return plots.bars(self.trials, **options)
 
     def figures(self) -> dict[str, plotly.graph_objects.Figure]:
-        """The figures of the page Compare, each trial beside the best PyTorch; those for which there are times."""
+        """The figures of the page Compare for which there are times. They compare each trial with the best PyTorch."""
         from ..drive.reporting import compare_plots, html_report
         pairs = report.against_pytorch(self.trials)
         drawn = {"dots": compare_plots.dots(pairs, [html_report.row_name(p) for p in pairs]),
@@ -327,19 +330,19 @@ class Result:
         return {name: figure for name, figure in drawn.items() if figure is not None}
 
     def trial(self, trial_id: str) -> Trial:
-        """The trial of that id, which shows its errors, its samples and where it is wrong. Raises `BadRequest`."""
+        """The trial of that id. A notebook displays its errors, its samples and where it is wrong. Raises `BadRequest`."""
         for trial in self.trials:
             if trial.trial_id == trial_id:
                 return trial
         raise BadRequest(f"No trial {trial_id!r} exists; choose one of the column trial_id of the frame.", field="trial_id")
 
     def verdict(self, trial_id: str) -> Verdict | None:
-        """The time of the best PyTorch over that of this trial; None where they cannot be compared."""
+        """The time of the best PyTorch divided by that of this trial; None if they cannot be compared."""
         trial = self.trial(trial_id)
         return report.speedup(trial, report.best_baseline(self.trials, trial)) if trial.ok else None
 
     def wrong(self, trial_id: str) -> WrongValues | None:
-        """Where the results of this trial are wrong, which shows itself as a map; None where they are right."""
+        """Where the results of this trial are wrong; None if they are right. A notebook displays it as a map."""
         return wrong_values_of(self.trial(trial_id))
 
     def source(self, trial_id: str) -> str:
@@ -350,8 +353,8 @@ class Result:
         return self.session.blob(trial.blobs["source"]).decode()
 
     def export(self, path: str | Path, *, class_name: str = "ModelNew", variants: str | Iterable[str] = ()) -> Path:
-        """Write the fastest right candidates on a GPU as a ModelNew file; `variants` names those to take it from. Raises
-        `BadRequest` when none is right, and where no time of a GPU says which is the fastest."""
+        """Write the fastest right candidates on a GPU as a ModelNew file; With `variants`, only candidates of these variants
+        are used. Raises `BadRequest` if none is right, or if there is no GPU time to choose by."""
         from ..drive.exporting.best_recipe import arch_of
         from ..drive.exporting.export import export_text
         from ..drive.sessions.recorded import recipe_from_trials
@@ -394,16 +397,15 @@ def _runner() -> Runner:
 def patch(model: Any, inputs: Any = None, *, train: bool = False, dtype: str = "", autocast: str = "", device: str = "auto",
           keep: str = FASTER_ONLY, effort: str = "normal", seed: int = 0, tune: bool = False, progress: bool = True
           ) -> PatchedModel:
-    """Replace the transposed convolutions of a model for which a kernel is right and FASTER.
-
-    `model` is a torch.nn.Module, which is patched where it is, with `inputs` as a tensor, a tuple or a dict. Or it is the text
-    "my_module:build_model", with `inputs` as such a text: then a worker process makes and runs the model, and nothing of this
-    process changes. Raises `BadRequest`.
+    """Replace the transposed convolutions of a model for which a kernel is right and FASTER. `model` is a torch.nn.Module,
+    which is patched in place; `inputs` is then a tensor, a tuple or a dict. Or `model` is the text "my_module:build_model", and
+    `inputs` is a text of the same form. Then a worker process makes and runs the model, and nothing in this process changes.
+    Raises `BadRequest`.
     """
     host = None
     if isinstance(model, str):
         if not isinstance(inputs, str | None):
-            raise BadRequest(f"inputs is {type(inputs).__name__}; for a model in text give them in text, too: "
+            raise BadRequest(f"inputs is {type(inputs).__name__}; if model is a text, give inputs as a text too: "
                              "'my_module:inputs'.", field="inputs")
         source = ModelSource(model, inputs or "", Path.cwd(), resolve_device(device), dtype, autocast, train, seed)
     else:
@@ -431,7 +433,7 @@ class PatchedModel:
         return self.result.report
 
     def figure(self, **options: Any) -> plotly.graph_objects.Figure:
-        """Share of the step's time of each layer, and how much faster it got."""
+        """A figure of the share of each layer in the step's time, and of its speed-up."""
         from ..drive.patching import plots
         return plots.figure(self.report, **options)
 
@@ -456,7 +458,7 @@ class PatchedModel:
 
 def _workload(work: ConvTranspose | Workload | str, batch: int | None, input_size: int | Sequence[int] | None, dtype: str,
               device: str) -> Workload:
-    """The workload that `work` of `run` and `tune` names."""
+    """The workload for the argument `work` of `run` and `tune`."""
     if not isinstance(work, ConvTranspose) and (batch is not None or input_size is not None):
         name, value = ("batch", batch) if batch is not None else ("input_size", input_size)
         raise BadRequest(f"{name} is {value!r}, but {work!r} already sets it; leave {name} out, or give a layer.", field=name)

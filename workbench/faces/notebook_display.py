@@ -1,5 +1,5 @@
-"""What a notebook shows: how far a run or a tune is, and layers, trials, sessions, verdicts and wrong values as pictures and
-tables. In a terminal the progress is a bar of one line."""
+"""The displays of a notebook: the progress of a run or a tune; layers, trials, sessions, verdicts and wrong values as pictures
+and tables. In a terminal the progress is a bar of one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLOURS = {"OK": "#0B7A5E", report.FASTER: "#0B7A5E", report.SLOWER: "#B3420C",
 
 
 class _Line:
-    """One line that is drawn again in a notebook or a terminal; elsewhere nothing is drawn again."""
+    """A line that is redrawn in a notebook or a terminal. In other outputs, such as a file, it is not redrawn."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -55,7 +55,7 @@ class _Line:
 
 
 class ProgressBar:
-    """The progress of a tune in one line; where nothing is drawn again, a line for each new best."""
+    """The progress of a tune in one line. In an output without redrawing, it is one line for each new best."""
 
     def __init__(self, trials: int | None, seconds: float | None) -> None:
         self._trials, self._seconds, self._begun, self._said = trials, seconds, time.monotonic(), "starting"
@@ -92,7 +92,7 @@ class ProgressBar:
 
 
 class RunBar:
-    """The progress of a run in one line; where nothing is drawn again, a line for each change."""
+    """The progress of a run in one line. In an output without redrawing, it is one line for each change."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -109,7 +109,7 @@ class RunBar:
 
 
 def register() -> None:
-    """Tell IPython how our objects look in a notebook. They know nothing of it themselves."""
+    """Tell IPython how to display the workbench's objects, which have no display code of their own."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None:
         return
@@ -123,7 +123,7 @@ def register() -> None:
 
 
 def layer_html(shown: ConvTranspose | Workload) -> str:
-    """The layer as one writes it, the facts of its sizes if there are any, and its picture."""
+    """The constructor call of the layer, the facts of a workload, and the picture."""
     from .ui.picture import layer_svg
     if isinstance(shown, ConvTranspose):
         return f"<code>{escape(str(shown))}</code>{layer_svg(shown)}"
@@ -151,7 +151,7 @@ def trial_html(trial: Trial) -> str:
 
 
 def session_html(session: Session) -> str:
-    """How many trials of which layers, and what is best."""
+    """The number of trials, their layers, and the best results."""
     trials = session.trials()
     layers = list(dict.fromkeys(called(t.workload) for t in trials))
     right = sum(t.ok for t in trials)
@@ -162,7 +162,7 @@ def session_html(session: Session) -> str:
 
 
 def verdict_html(verdict: Verdict) -> str:
-    """ "FASTER 4.69×, 95 % interval 4.69 – 4.70": the other time over ours."""
+    """"FASTER 4.69×, 95 % interval 4.69 – 4.70": the other time divided by ours."""
     interval = report.interval_words(verdict)
     return f"{_word(verdict.verdict)} <b>{numbers.ratio(verdict.value)}</b>{f', {escape(interval)}' if interval else ''}"
 
@@ -195,7 +195,7 @@ def _word(word: str) -> str:
 
 
 def _in_notebook() -> bool:
-    """In a notebook there is a kernel; IPython in a terminal has none, and shows no HTML."""
+    """Whether IPython runs in a notebook (it then has a Jupyter kernel). IPython in a terminal shows no HTML."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return getattr(shell, "kernel", None) is not None
 

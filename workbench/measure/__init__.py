@@ -1,4 +1,4 @@
-"""The child side: everything here runs in worker processes, which may crash. Only this package imports torch.
+"""The worker processes: everything here runs in them, and they may crash. Only this package imports torch.
 
 `worker`       reads an order, runs its operation, sends the reply; OPS says where each operation is
 `fork_server`  starts the workers that use no GPU, as forks of a process that has imported torch

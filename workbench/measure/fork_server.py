@@ -34,7 +34,7 @@ def main(argv: list[str]) -> NoReturn:
     """Fork a worker for each message, until the one who asks has gone."""
     gc.disable()
     for name in _AHEAD:
-        with contextlib.suppress(Exception):  # the worker imports it again, and tells
+        with contextlib.suppress(Exception):  # the worker imports it again and reports the error
             importlib.import_module(name)
     gc.enable()
     gc.freeze()
@@ -109,7 +109,8 @@ def _become(message: bytes, fds: list[int], others: list[int]) -> NoReturn:
         os.write(channel, b"began %d\n" % os.getpid())
         os.close(log)
         os.close(channel)
-        from ..core.process_orders import ForkOrder  # not before: the server itself knows nothing of the workbench
+        # Imported only here, because the server itself must not import the workbench.
+        from ..core.process_orders import ForkOrder
         from ..core.typed import read
         order = read(ForkOrder, json.loads(message))
         os.chdir(order.folder)
@@ -117,7 +118,7 @@ def _become(message: bytes, fds: list[int], others: list[int]) -> NoReturn:
             sys.path[0] = order.folder
         os.environ.clear()
         os.environ.update(order.environment)
-        tempfile.tempdir = None  # it hangs on a variable
+        tempfile.tempdir = None  # it depends on an environment variable
         module, kind = order.words
         Path("/proc/self/comm").write_text(f"worker {kind}", encoding="utf-8")  # as `ps` and `top` show it
         sys.argv = [module, kind, str(requests), str(replies)]

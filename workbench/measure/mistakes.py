@@ -57,7 +57,8 @@ _PER_DIMENSION = ("no_test", "truncated", "padding_late", "padding_sign", "flipp
 
 @dataclass(frozen=True)
 class Guess:
-    """`found` reproduces the output; `tried` counts formulas; `differs` are single mistakes that do not."""
+    """`found`: the mistakes that reproduce the output. `tried`: the number of formulas. `differs`: single mistakes that give
+    another output."""
 
     found: str
     advice: str
@@ -67,7 +68,7 @@ class Guess:
 
 def guess(layer: ConvTranspose, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
           got: torch.Tensor) -> Guess | None:
-    """What the wrong output looks like; None when no known mistake gives it. Tensors on the CPU, any float dtype."""
+    """The known mistake that gives the wrong output, or None. Tensors on the CPU, any float dtype."""
     wide = layer.in_three_dimensions()
     lead = (1,) * (3 - layer.dims)
     x3 = x.double().reshape(*x.shape[:2], *lead, *x.shape[2:])

@@ -29,7 +29,7 @@ Index = tuple[slice, ...]
 
 
 class Truth:
-    """Expected results of one direction for one kind of inputs. `scratch` is a folder outside the kernel's reach."""
+    """Expected results of one direction for one kind of inputs. `scratch`: a folder that the kernel cannot access."""
 
     def __init__(self, workload: Workload, direction: str, kind: str, *, device: str, scratch: Path) -> None:
         self._workload = workload

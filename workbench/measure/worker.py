@@ -54,7 +54,8 @@ def main(argv: list[str]) -> int:
     faulthandler.enable()
     if kind == "build":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    # Nothing a compiler, a kernel's printf or a child prints can reach the protocol: the descriptors are private.
+    # The descriptors of the protocol are private, so that output of a compiler, of a kernel's printf or of a child cannot reach
+    # it.
     os.set_inheritable(request_fd, False)
     os.set_inheritable(reply_fd, False)
     return _serve(request_fd, reply_fd)
@@ -100,7 +101,7 @@ def _carry_out(order: Order[Any], emit: Callable[[Event], None]) -> object:
 
 
 def _imported(module: str) -> ModuleType:
-    """No garbage collection while torch is imported: it finds nothing, and takes a sixth of the time."""
+    """No garbage collection while torch is imported: it would free nothing and take a sixth of the time."""
     gc.disable()
     try:
         return importlib.import_module(f"{__package__}.{module}")

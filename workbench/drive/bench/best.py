@@ -30,7 +30,7 @@ from .defaults import default_precision, defaults_of
 DERIVED_ARCHS = ("sm_80",)
 _TIMEOUT_S = 300.0        # limit of one call of nvcc
 _Key = tuple[str, str, str, str, str]  # arch, preset or layer, direction, dtype, memory format
-_WORTH_KNOWING = 1.5     # slower variants, relative to the best, are left out, except the best of each precision
+_WORTH_KNOWING = 1.5     # variants slower than this multiple of the best are left out, except the best of each precision
 
 
 @dataclass(frozen=True)

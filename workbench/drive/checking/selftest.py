@@ -49,8 +49,8 @@ _AT_ONCE = {"cpu": 2, "cuda": 4}
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one attack or right file. `caught`: the status is exactly the expected one, and there is a time only if
-    that is OK. For a right file: nothing failed."""
+    """The outcome of one attack or right file. `caught`: the status is exactly the expected one, and only a trial with the
+    status OK has a time. For a right file: nothing failed."""
 
     name: str
     kind: str

@@ -76,7 +76,7 @@ def validate(runner: Runner, asked: Chosen, *, device: str = "auto",
     variants with only a constant form run on every layer that they serve, and every precision is judged: a variant's first
     precision on all layers, others (tf32x3) on the first few layers. On `workloads` every precision is judged. This is not a
     run of a session: one build is judged on many workloads, and nothing is recorded. The builds, the judge and the outcomes are
-    those of a run. The GPU's lock is held while kernels run; `on_text` gets the process that holds it before.
+    those of a run. The GPU's lock is held while kernels run; `on_text` gets the name of the process for which it waits.
     """
     device = resolve_device(device)
     there = discover(asked.templates)

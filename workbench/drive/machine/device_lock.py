@@ -77,8 +77,8 @@ class DeviceLock:
 @contextmanager
 def held(device: str, on_text: Callable[[str], None] = lambda text: None,
          stopped: threading.Event | None = None) -> Iterator[None]:
-    """Holds the lock of a GPU for work that is not a run. The CPU needs no lock. `on_text` gets the process that holds the lock
-    before. Raises `RuntimeError` if `stopped` is set during the wait.
+    """Holds the lock of a GPU for work that is not a run. The CPU needs no lock. `on_text` gets the name of the process for
+    which it waits. Raises `RuntimeError` if `stopped` is set during the wait.
     """
     if device == "cpu":
         yield

@@ -114,8 +114,8 @@ def place_of(trial: Trial) -> tuple[str, str]:
 
 def reading(trial: Trial, session: Session, runner: Runner, *, again: bool = False, limit_s: float = LIMIT_S,
             on_text: Say = lambda text: None) -> Reading:
-    """The kept profile, unless `again`; else a new one, which is then kept; else the static analysis. `on_text` gets the
-    process that holds the GPU before. Raises `BadRequest` for a trial that is not a candidate."""
+    """The kept profile, unless `again`; else a new one, which is then kept; else the static analysis. `on_text` gets the name
+    of the process for which it waits. Raises `BadRequest` for a trial that is not a candidate."""
     device, why_not = place_of(trial)
     if (found := kept(trial, session)) and not again:
         return Reading(trial, session, found)

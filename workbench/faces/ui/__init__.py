@@ -9,7 +9,7 @@ Inspect       `machine_code_view`, `profile_view`, `source_view` (edit, diff and
               editor.js), `wrong_view`
 layer picture `picture`, `picture_row` (one dimension), `picture_grid` (two), `picture_axis`, `picture_style`
 all pages     `state` (what they share), `address` (what a link stores and restores), `theme` (looks, charts), `allowed_hosts`
-              (who may talk to the server)
+              (which hosts may access the server)
 
 The charts are drawn in plots.py, compare_plots.py and tune_plots.py of drive/reporting; `theme` places them on a page.
 """

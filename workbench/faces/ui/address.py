@@ -1,12 +1,9 @@
-"""The address of a page names everything that changes what is seen, so that a link or a reload shows the same again.
-
-A page asks `wants` what a link says, and tells `note` what it shows. When it is drawn, `finish` writes the notes over what the
-address said. No choice adds an entry to the browser's history, so Back leads to the page before. `st.query_params` is only
-read: what is written there becomes an entry of its own.
-
-Streamlit adds an entry when the server's answer names another page than the browser is on. After two quick Backs that is a late
-answer to the first: the entry would cut off what Forward leads to. So no entry is added after Back or Forward until somebody
-clicks or types.
+"""The address of a page contains all choices that change what is shown, so that a link or a reload shows the same again. A page
+calls `wants` to read a value from the link, and `note` for each value that it shows. When the page is drawn, `finish` replaces
+the address by the noted values. A choice adds no entry to the browser's history, so Back leads to the previous page.
+`st.query_params` is only read, because writing to it adds an entry. Streamlit adds an entry if the server's answer names
+another page than the browser shows. After two quick Backs that can be a late answer to the first one, and the entry would
+delete the history for Forward. So no entry is added after Back or Forward until the user clicks or types.
 """
 
 from __future__ import annotations
@@ -43,10 +40,10 @@ export default function({data}) {
 
 
 def begin(page: str, own: Sequence[str]) -> None:
-    """Before the page is drawn. Where the browser came with another address than the page wrote last (a link, or Back to an
-    earlier visit), the page's choices are forgotten, so that each is taken from that address. `own` are the keys of its
-    widgets; one that ends in a space stands for all that begin so. Where the drawing that followed a link was cut short, the
-    next one takes from the link what nobody has chosen."""
+    """Before the page is drawn. If the address is not the one that the page wrote last (after a link, or after Back), the
+    page's choices are reset, so that each is read from the address. `own`: the keys of its widgets; a key that ends in a space
+    means all keys with this beginning. Where the drawing that followed a link was cut short, the next one takes from the link
+    what nobody has chosen."""
     state = st.session_state
     came = {name: st.query_params.get_all(name) for name in st.query_params}
     cut_short = (page, came) == state.get(_CAME) and not state.get(_DRAWN, True)
@@ -56,25 +53,25 @@ def begin(page: str, own: Sequence[str]) -> None:
             del state[key]
         for key in own:
             state.pop(f"lost {key}", None)
-        state.pop(f"address of {page}", None)  # the choices no longer are what it says, also if this drawing is cut short
+        state.pop(f"address of {page}", None)  # the choices may differ from this address, also if this drawing is interrupted
     link = came if followed else state.get(_LINK, {}) if cut_short else {}
     state[_DRAWN], state[_LINK], state[_NOTES], state[_CAME] = False, link, {}, (page, came)
 
 
 def wants(name: str) -> str:
-    """What the link that was just followed says of it; "" where it says nothing, or where no link was followed."""
+    """The value of a name in the link that was just opened; "" if the link does not have it, or if no link was opened."""
     return wants_all(name)[-1]
 
 
 def wants_all(name: str) -> list[str]:
-    """As `wants`, of a name that may stand there several times; [""] for nothing."""
+    """The same as `wants` for a name that may occur several times; [""] if there is no value."""
     link = st.session_state.get(_LINK)
     return (st.query_params.get_all(name) if link is None else link.get(name)) or [""]
 
 
 def seed(key: str, options: Iterable[str], usual: str, *, name: str = "") -> str:
-    """Before a widget is drawn: its value from the link, else the usual one, unless somebody chose already. Returns a value of
-    the link that is none of the options; the page then says so."""
+    """Set the value of a widget before it is drawn: from the link, else the usual one. A value that was chosen already stays.
+    Returns a value of the link that is not one of the options; the page then reports it."""
     state, options = st.session_state, list(options)
     if state.get(key) in options:
         return ""
@@ -84,8 +81,8 @@ def seed(key: str, options: Iterable[str], usual: str, *, name: str = "") -> str
 
 
 def seek(key: str, options: Iterable[str], usual: str | None, *, asked: str) -> str:
-    """As `seed`, of a thing without a stand-in, such as a session: where it is not here, nothing is chosen until somebody
-    chooses. Returns what was asked for in vain, as long as that holds."""
+    """The same as `seed` for a choice without a usual value, such as a session. If the link names one that does not exist,
+    nothing is chosen until the user chooses. Returns the missing name until then."""
     state, lost, options = st.session_state, f"lost {key}", list(options)
     if state.get(key) in options:
         state[lost] = ""
@@ -97,21 +94,21 @@ def seek(key: str, options: Iterable[str], usual: str | None, *, asked: str) -> 
 
 
 def note(name: str, shown: str | Sequence[str] | None, usual: str = "") -> None:
-    """What the page shows; what is usual need not stand in the address."""
+    """Note a value that the page shows. Usual values are not written into the address."""
     notes = st.session_state.setdefault(_NOTES, {})
     values = [shown] if isinstance(shown, str) else list(shown or ())
     notes[name] = [value for value in values if value and value != usual]
 
 
 def finish(page: str, *, default: bool) -> None:
-    """After the page is drawn: its notes become the address."""
+    """Called after the page is drawn: the noted values become the address."""
     st.session_state[_DRAWN] = True
     with st.container(key="address"):
         _write(page, default=default, key=f"address-{page}")
 
 
 def again(page: str, part: str) -> None:
-    """At the end of a fragment: where it is drawn alone, its notes go into the address as well."""
+    """Called at the end of a fragment: if the fragment is redrawn alone, its values are written into the address too."""
     if st.session_state.get(_DRAWN):
         with st.container(key=f"address {part}"):
             _write(page, default=False, key=f"address-{page}-{part}")

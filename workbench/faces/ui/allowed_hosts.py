@@ -1,8 +1,8 @@
-"""Who may talk to the page's server: a browser that opened it under a name it answers to. Everything else gets 403.
+"""Access to the page's server: only a browser that opened it under an allowed host name. Every other request gets 403.
 
-The page compiles and runs code, so a website in the same browser must not reach it: not under a name of its own that
-points here (a foreign Host), and not from its own pages (a foreign Origin). It stands before Streamlit's own checks, which
-guard the WebSocket alone and ask an outside service for this machine's address before they refuse an Origin.
+The page compiles and runs code, so a website in the same browser must not reach it: neither under its own name that resolves to
+this machine (a foreign Host), nor from its pages (a foreign Origin). This check runs before Streamlit's own checks. Those cover
+only the WebSocket, and they ask an external service for this machine's address before they refuse an Origin.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from streamlit import config
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_EVERYWHERE = ("", "0.0.0.0", "::")  # addresses to listen on, which are no names to be called by
+_EVERYWHERE = ("", "0.0.0.0", "::")  # addresses for listening on all interfaces; they are not host names
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
@@ -32,7 +32,8 @@ class KnownHostsOnly:
         if not why:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": ""})  # before it is accepted: the server says 403
+            # Closed before it is accepted, so the server answers 403.
+            await send({"type": "websocket.close", "code": 1008, "reason": ""})
         else:
             await send({"type": "http.response.start", "status": 403,
                         "headers": [(b"content-type", b"text/plain; charset=utf-8"), (b"x-content-type-options", b"nosniff")]})
@@ -40,7 +41,7 @@ class KnownHostsOnly:
 
 
 def refusal(headers: list[tuple[bytes, bytes]]) -> str:
-    """Why a request with these headers is refused; "" when it is not."""
+    """Why a request with these headers is refused; "" if it is allowed."""
     hosts = [value.decode("latin-1") for name, value in headers if name.lower() == b"host"]
     origins = [value.decode("latin-1") for name, value in headers if name.lower() == b"origin"]
     if len(hosts) != 1 or not _known(hosts[0]):
@@ -61,7 +62,7 @@ def _known(host: str) -> bool:
     try:
         parts = urlsplit(f"//{host}")
         name = (parts.hostname or "").rstrip(".")
-        _ = parts.port  # raises where it is no number
+        _ = parts.port  # raises ValueError if the port is not a number
     except ValueError:
         return False
     if parts.netloc != host or parts.username is not None:
@@ -71,7 +72,7 @@ def _known(host: str) -> bool:
 
 
 def _netloc(origin: str) -> str:
-    """`http://127.0.0.1:8501` -> `127.0.0.1:8501`; "" for `null` and for what is no address."""
+    """`http://127.0.0.1:8501` -> `127.0.0.1:8501`; "" for `null` and for anything that is not an address."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

@@ -1,6 +1,6 @@
 """Bench: the tables of the suites as heat maps, and the cells that miss a target. The cells are those of drive/bench.
 
-Shown are the recorded sessions, or the benches of this machine that somebody chooses.
+It shows the recorded sessions, or the chosen benches of this machine.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ...drive.sessions.session import Session
 from . import address, compare_page, pages, results, running, state, theme
 
 KEYS = ("bench_sessions", "bench_suite", "bench_class", "bench_format", "bench_limits",
-        "bench_missed")  # the keys of the widgets that say what is shown
+        "bench_missed")  # the keys of the widgets for the choices of what is shown
 _GPUS = {"": "emulated"}
 _SUITES = {"kernelbench": "KernelBench", "models": "Models"}
 _CLASSES = {"tf32": "TF32", "ieee": "fp32-accurate", "fp16": "float16", "bf16": "bfloat16"}
 _LIMITS = ("memory", "arithmetic")
-_LIMIT_HELP = ("What sets the floor, which is the shortest time that the GPU allows: the bytes that must move, or the "
+_LIMIT_HELP = ("The floor is the shortest time that the GPU allows. It is set by the bytes that must move, or by the "
                "arithmetic of the direct algorithm.")
 _COMMAND = "python -m workbench bench --suite {suite} --session NAME --time-limit 540"
 _MOST_ROWS = 16
@@ -77,7 +77,7 @@ def draw() -> None:
 
 
 def _sessions(there: dict[str, Path]) -> list[str]:
-    """The sessions whose cells are shown; those that ship where none is chosen."""
+    """The sessions whose cells are shown; the recorded ones if none is chosen."""
     usual = [n for n in there if n.startswith("recorded-")]
     asked = [n for n in address.wants("sessions").split(",") if n]
     for gone in (n for n in asked if n not in there):
@@ -162,7 +162,7 @@ def _measure(now: running.Benching | None, own: list[str], paths: dict[str, Path
                                 persist_state="session", placeholder="all")
         emulated = asked["run_device"] == state.CPU
         name = own[0] if len(own) == 1 else ""
-        words = f"Goes on in session {state.session_label(name)}; " if name else "Makes a new session; "
+        words = f"Continues session {state.session_label(name)}; " if name else "Makes a new session; "
         theme.html(f'<div class="foot">{escape(words)}{"small sizes, emulated" if emulated else "full sizes"}. '
                    "A suite takes minutes on a GPU.</div>")
         if st.button("Start", key="bench_start", type="primary", width="stretch", shortcut=theme.RUN_KEY,
@@ -177,7 +177,7 @@ def _measure(now: running.Benching | None, own: list[str], paths: dict[str, Path
 
 @st.fragment(run_every=1)
 def _measuring(bench: running.Benching) -> None:
-    """The strip of a bench of this server, and its finished cells as they are measured."""
+    """The status line of a bench that this server runs, and its cells, as they are finished."""
     path = bench.session.path
     cells = _cells(((str(path), stamp(path), _events_stamp(path)),))
     measured = sum(c.best is not None or bool(c.candidates) for c in cells)
@@ -193,7 +193,7 @@ def _measuring(bench: running.Benching) -> None:
 
 
 def _ended(own: Sequence[str]) -> None:
-    """What became of the newest bench of this server in the sessions that are shown."""
+    """The result of the newest bench of this server in the shown sessions."""
     own = [*own, st.session_state.get("bench next", "")]
     last = next((one for name, one in reversed(running.benches().items()) if name in own), None)
     if last is None:
@@ -225,7 +225,7 @@ def _running(name: str, path: Path) -> None:
 
 
 def _misses(shown: Sequence[Cell]) -> None:
-    """Each target that is missed, with its reason."""
+    """The missed targets, with their reasons."""
     missed = [c for c in shown if c.missed]
     if not missed:
         return
@@ -236,8 +236,8 @@ def _misses(shown: Sequence[Cell]) -> None:
 
 
 def _table(shown: Sequence[Cell], group: Group) -> None:
-    """A row a cell; sorts and searches. A row opens in Inspect or Compare."""
-    import pandas as pd  # half a second, which the page's first look need not wait for
+    """A table with one row for each cell, which can be sorted and searched. A row can be opened in Inspect or Compare."""
+    import pandas as pd  # imported here, because it takes half a second that the first view does not need
     records = text.records(shown)
     column = st.column_config
     frame = pd.DataFrame([{
@@ -256,14 +256,16 @@ def _table(shown: Sequence[Cell], group: Group) -> None:
         column_config={
             "layer": column.TextColumn(width=140), "direction": column.TextColumn(width=84),
             "limited by": column.TextColumn(width=76, help=_LIMIT_HELP),
-            "ratio": column.NumberColumn(width=60, format="%.2f×", help="PyTorch's time over ours; PyTorch is the fastest mode "
-                                         "of nn.ConvTranspose of the same or a stricter precision"),
+            "ratio": column.NumberColumn(width=60, format="%.2f×", help="PyTorch's time divided by ours. PyTorch is the "
+                                                                        "fastest mode of nn.ConvTranspose in the same or a "
+                                                                        "stricter precision"),
             "95 % interval": column.TextColumn(width=94), "verdict": results.chips("verdict", _VERDICTS, 92),
             "ms": column.NumberColumn(width=64, format="%.3g", help="Median of kernel_ms with a cold L2: only the kernels, "
                                       "with allocated outputs"),
             "PyTorch, ms": column.NumberColumn(width=78, format="%.3g"), "PyTorch": column.TextColumn(width=150),
             "strongest": column.NumberColumn(width=70, format="%.2f×", help="The time of the strongest formulation in PyTorch "
-                                             "over ours; – where other formulations were not measured"),
+                                                                            "divided by ours. – if other formulations were not "
+                                                                            "measured"),
             "strongest is": column.TextColumn(width=170),
             "of floor": column.ProgressColumn(width=80, format="%d %%", min_value=0, max_value=100, color="primary",
                                               help="Floor (shortest time that the GPU allows) divided by our time"),
@@ -311,13 +313,13 @@ def _figure(known_by: tuple, mode: str, _shown: Sequence[Cell]) -> go.Figure:
 
 
 def _known_by(cell: Cell) -> tuple[str, ...]:
-    """Equal for equal cells."""
+    """A key that is equal for equal cells."""
     return (str(cell.name), cell.session, cell.reason,
             *(t.trial_id if t else "" for t in (cell.best, cell.baseline, cell.strongest, cell.unconverted)))
 
 
 def _hover(cell: Cell) -> str:
-    """What the cell says on hover, a fact a line."""
+    """The text of a cell on hover, one fact in each line."""
     against = [f"{numbers.ratio(ratio)} {word}: {other.name}, {numbers.time(other.kernel_ms.median_ms)}"
                for word, ratio, other in (("nn.ConvTranspose", cell.ratio, cell.baseline),
                                           ("strongest", cell.strongest_ratio, cell.strongest))
@@ -343,7 +345,7 @@ def _label(cell: Cell) -> str:
 
 
 def _said(shown: Sequence[Cell]) -> str:
-    """The maps in a sentence."""
+    """The maps in one sentence, for screen readers."""
     timed = [c for c in shown if c.ratio]
     if not timed:
         return "Heat maps of the bench; no cell has a ratio."
@@ -365,7 +367,7 @@ def _about(path: str, events: tuple[int, int]) -> bool:
 
 
 def _events_stamp(path: Path) -> tuple[int, int]:
-    """As `stamp`, of the session's events."""
+    """The same as `stamp`, for the session's events."""
     file = path if path.suffix == ".zip" else path / EVENTS
     if not file.is_file():
         return (0, 0)

@@ -1,4 +1,4 @@
-"""A button that ticks the best known variants with their configs; its help says where those come from."""
+"""A button that selects the best known variants with their configs. Its help says where these were measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .layer_form import EACH_ITS_OWN, Choice
 
 
 def button(variants: Sequence[Variant], choice: Choice) -> None:
-    """Draw it. Only what computes in just the chosen precision is offered: that is what Run would take."""
+    """Draw the button. It offers only entries in exactly the chosen precision, because Run uses this precision."""
     workload = choice.workload
     if workload is None:
         return
@@ -30,8 +30,8 @@ def button(variants: Sequence[Variant], choice: Choice) -> None:
 
 
 def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestKnown]:
-    """Direction -> the best known entry that computes in that precision; directions without one are absent. With each
-    variant's own precision: for float32 the best in tf32, else in ieee."""
+    """Direction -> the best known entry in that precision; directions without one are absent. If each variant's default
+    precision is chosen: for float32 the best entry in tf32, else in ieee."""
     if precision == EACH_ITS_OWN:
         classes = CLASSES_OF.get(workload.dtype, ())
         return {d: e for precision in reversed(classes) for d, e in entries_of(workload, precision, arch).items()}
@@ -42,14 +42,14 @@ def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestK
 
 
 def line(entry: BestKnown) -> str:
-    """The variant, and its time or where it is from."""
+    """The variant, and its time or its origin."""
     against = f", PyTorch {numbers.time(entry.baseline_ms)}" if entry.baseline_ms else ""
     known = f"{numbers.time(entry.ms)}{against} on {entry.gpu}" if entry.ms else entry.source
     return f"{entry.direction}: {entry.variant}, {known}" + (" (derived)" if entry.ms and entry.derived else "")
 
 
 def missing_sentence(workload: Workload, precision: str, arch: str) -> str:
-    """Why there is none; another precision that has one is named."""
+    """The sentence that no config is known. It names other precisions that have one."""
     others = [p for p in PRECISIONS_OF[workload.dtype] if p != precision and entries_of(workload, p, arch)]
     if precision == EACH_ITS_OWN:
         return nothing_known(workload, arch, CLASSES_OF.get(workload.dtype, ("",))[0])

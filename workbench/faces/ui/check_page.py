@@ -1,4 +1,4 @@
-"""Check: a foreign ModelNew, pasted or uploaded, questioned in processes of its own; what was asked and what was seen."""
+"""Check: tests a foreign ModelNew, pasted or uploaded, in its own processes, and shows the questions and the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from . import address, source_view, state, theme
 OWN = "a file of my own"
 _MOST_KEPT = 20  # reports that have ended
 _MOST_MB = MOST_TEXT_BYTES >> 20
-_MOST_LOG = 6000  # characters; the report's file holds all
+_MOST_LOG = 6000  # the most characters on the page; the downloaded report has all
 _WORDS = {Answer.WARNED: "WARN"}
 _LINE = re.compile(r"\bline (\d+)\b")
 _SAMPLE = '''"""A wrong sample: taps are flipped, and the output has no gradient."""
@@ -58,7 +58,7 @@ def draw() -> None:
 
 
 def _shown(check: Check | None) -> None:
-    """What is known: nothing yet, the answers so far, or the report."""
+    """Draws the present state: nothing yet, the answers so far, or the report."""
     _elsewhere(check)
     if missing := st.session_state.get("check_missing"):
         theme.html(theme.strip("BAD INPUT", missing, "Nothing was started."))
@@ -108,9 +108,9 @@ def _shown(check: Check | None) -> None:
 
 
 def _changed(request: CheckRequest) -> list[str]:
-    """What the form says otherwise than the check that is shown."""
+    """The fields whose values differ from those of the shown check."""
     now = _asked()
-    if isinstance(now, str):  # such as no text: a reload finds the report, but not what was pasted
+    if isinstance(now, str):  # for example without a text: after a reload the report is there, but not the pasted text
         return []
     pairs = (("the file", "text"), ("the reference", "reference"), ("the device", "device"), ("the size", "size"),
              ("the time limit", "call_s"), ("the memory limit", "memory_gib"))
@@ -118,7 +118,7 @@ def _changed(request: CheckRequest) -> list[str]:
 
 
 def _marks(report: CheckReport) -> list[tuple[int, str]]:
-    """The lines of the file that a failure names, and what it says."""
+    """The lines of the file that failures name, with their messages."""
     found = {}
     for q in report.failed:
         if named := _LINE.search(f"{q.seen} {q.advice}"):
@@ -127,7 +127,7 @@ def _marks(report: CheckReport) -> list[tuple[int, str]]:
 
 
 def _editor(*, uploaded: bool, done: bool) -> None:
-    """The file, as wide as the page; below the report when there is one."""
+    """The editor of the file, in the full width of the page. It is below the report if there is one."""
     if (sample := st.session_state.pop("check_sample_text", None)) is not None:
         st.session_state["check_text"] = sample
     st.text_area("Candidate: paste a file that defines ModelNew, or upload it on the left", key="check_text",
@@ -135,7 +135,7 @@ def _editor(*, uploaded: bool, done: bool) -> None:
 
 
 def _form(check: Check | None) -> bool:
-    """The sidebar. `_asked` reads it when a button is pressed, not before: a text that was pasted a moment ago counts."""
+    """The sidebar. `_asked` reads it only when a button is pressed, so that a text pasted just before is included."""
     names = {p.name: p.listed for p in PRESETS.values()}
     devices = list(state.device_names())
     for key, there, usual in (("check_reference", [*names, OWN], "kb74"), ("check_device", devices, devices[0])):
@@ -163,7 +163,7 @@ def _form(check: Check | None) -> bool:
     if check is not None and not check.done:
         st.button("Stop", width="stretch", key="check_stop", on_click=check.stop, shortcut=theme.STOP_KEY,
                   help=f"Ends the processes of this check. Key: {theme.STOP_KEY}")
-    else:  # never disabled: the first click after a paste would be lost, because the text arrives with it
+    else:  # never disabled, because the text of a paste arrives with the next click, which would be lost
         st.button("Check", type="primary", width="stretch", key="check_run", on_click=_begin, shortcut=theme.RUN_KEY,
                   help=f"Runs the file in its own process and judges it. Key: {theme.RUN_KEY}")
     theme.html(theme.badge("WARN", "FOREIGN CODE") + '<div class="mute" style="margin-top:4px">A check runs the file. It '
@@ -174,7 +174,7 @@ def _form(check: Check | None) -> bool:
 
 
 def _begin() -> None:
-    """For the callback of a button: start what the form asks for, or remember what is missing."""
+    """The callback of the button: start the check of the form's values, or remember what is missing."""
     asked = _asked()
     st.session_state["check_missing"] = asked if isinstance(asked, str) else ""
     if not isinstance(asked, str):
@@ -182,7 +182,7 @@ def _begin() -> None:
 
 
 def _asked() -> CheckRequest | str:
-    """What the form says now, or the sentence that names what is missing."""
+    """The request from the form's values, or the sentence that names what is missing."""
     form = st.session_state
     uploaded, own, chosen = form.get("check_file"), form.get("check_reference_file"), form["check_reference"]
     text = _decoded(uploaded) if uploaded is not None else form.get("check_text") or ""
@@ -204,7 +204,7 @@ def _asked() -> CheckRequest | str:
 
 
 def _own() -> Check | None:
-    """The check that this tab asked for, under way or done. Its name stands in the address, so that a reload finds it."""
+    """The check that this tab started, running or done. Its name is in the address, so that a reload finds it."""
     name = st.session_state.setdefault("check_id", address.wants("check"))
     if not name:
         return None
@@ -217,7 +217,7 @@ def _own() -> Check | None:
 
 
 def _elsewhere(own: Check | None) -> None:
-    """One line for each check that another tab has under way."""
+    """One line for each running check of another tab."""
     for name, check in list(_checks().items()):
         if check is not own and not check.done:
             with st.container(horizontal=True, vertical_alignment="center", key=f"elsewhere {name}"):
@@ -236,8 +236,8 @@ def _show(name: str, check: Check) -> None:
 
 @st.cache_resource(show_spinner=False)
 def _checks() -> dict[str, Check]:
-    """Name -> check, oldest first. The server's own, because a check goes on when its tab is closed; a tab shows what it
-    asked for."""
+    """Name -> check, the oldest first. They are kept in the server, because a check continues when its tab is closed. A tab
+    shows the check that it started."""
     return {}
 
 
@@ -272,8 +272,8 @@ def _questions(report: CheckReport, text: str) -> str:
 
 
 def _row(q: Question, *alike: Question, text: str = "") -> tuple[str, str, str]:
-    """`alike`: skipped for the same reason. `text`: the file, of which a failure may name a line; it is shown with its
-    neighbours."""
+    """One row of the report. `alike`: further questions that were skipped for the same reason. `text`: the file; if a failure
+    names a line, that line is shown with the lines around it."""
     word = _WORDS.get(q.answer, str(q.answer))
     status = f'<div class="foot mono">{escape(q.status)}</div>' if q.answer is Answer.FAILED and q.status else ""
     advice = f'<div class="mute">{escape(q.advice)}</div>' if q.advice and q.answer is not Answer.PASSED else ""
@@ -335,7 +335,7 @@ def _kernelbench(report: CheckReport) -> str:
 
 
 def _speed(report: CheckReport) -> str:
-    """What stands on the right: the verdicts, the floor, or why there is no time."""
+    """The right column: the verdicts and the floor, or why there is no time."""
     if not report.times:
         asked = report.question("times")
         return theme.heading("How fast?") + theme.badge("SKIPPED", "NOT TIMED") + f" {escape(asked.seen)}" if asked else ""
@@ -350,7 +350,7 @@ def _speed(report: CheckReport) -> str:
 
 
 def _ladder(report: CheckReport) -> str:
-    """Everything PyTorch can do, direction by direction, the whole width: the evidence behind the verdict."""
+    """The times of all PyTorch modes in each direction, in the full width: the evidence for the verdict."""
     parts = []
     for direction, t in report.times.items():
         rows = [(f"<b>{escape(report.name)}</b>", f"<b>{numbers.milliseconds(t.median_ms)}</b>", "", "", "",

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _AGAINST = _BEST, _DEFAULT, _SESSION, _PINS = "best PyTorch", "default PyTorch", "session B", "pinned trials"
 _VERDICTS = (report.SLOWER, report.UNSURE, report.FASTER, report.SAME, report.EMULATED)
-_MOST_ROWS = 14     # on the screen at once: the charts begin below them
+_MOST_ROWS = 14     # the most rows that are visible without scrolling; the charts are below them
 _MOST_DOTS = 40
 _MOST_SAMPLED = 6   # trials whose samples are drawn together
 _MOST_PINS = 24
-_SHOW_RATIO = "The time of B over that of A: above 1, A is faster"
+_SHOW_RATIO = "The time of B divided by the time of A. Above 1, A is faster"
 _WORDS = ((report.FASTER, "A is faster: the whole 95 % interval of B / A is above 1.01 "
            "(the threshold is higher if the interval is wide)"),
           (report.SLOWER, "A is slower: the whole interval is below 0.99 "
@@ -93,14 +93,14 @@ def draw() -> None:
 
 @st.fragment
 def _shown(pairs: list[report.Pair], against: str, pins: list[Trial], strip: tuple[str, str, str, str | None]) -> None:
-    """Table and charts; a row that is selected draws these alone."""
+    """Table and charts. Selecting a row redraws only these."""
     chosen = _table(pairs, against)
     _actions(pairs, chosen, against, strip)
     _charts(pairs, against, chosen, pins)
 
 
 def show(session: str, trials: list[str]) -> None:
-    """What the page shows when it is opened next: that session, or those trials of it, the first of which is B."""
+    """Set what the page shows when it is next opened: that session, or those of its trials; the first trial is then B."""
     st.session_state["compare_a"] = session
     st.session_state["compare_trials"] = [str(_Ref(session, trial)) for trial in trials]
     st.session_state["compare_against"] = _PINS if trials else _BEST
@@ -109,7 +109,8 @@ def show(session: str, trials: list[str]) -> None:
 
 
 def _choices() -> tuple[str, tuple[str, str], dict[_Ref, Trial]]:
-    """What A is compared with, the two sessions, and the pinned trials, that which the others are compared with first."""
+    """The choices: what A is compared with, the two sessions, and the pinned trials. The first pinned trial is the one with
+    which the others are compared."""
     asked = [i for i in address.wants("trials").split(",") if i]
     usual = _PINS if asked or st.session_state.get("compare_trials") else _SESSION if address.wants("compare_b") else _BEST
     if lost := address.seed("compare_against", _AGAINST, usual, name="against"):
@@ -150,7 +151,7 @@ def _sources(name_a: str) -> list[str]:
 
 
 def _pins(session: str, asked: Sequence[str]) -> dict[_Ref, Trial]:
-    """The pinned trials that are here. A link to one that is not says so."""
+    """The pinned trials that exist. If a link names another one, the page reports it."""
     kept = st.session_state.setdefault("compare_trials", list(asked))
     paths = state.session_paths()
     found: dict[_Ref, Trial] = {}
@@ -189,7 +190,7 @@ def _filters(trials: Sequence[Trial]) -> tuple[list[str], set[str]]:
 
 @st.cache_data(max_entries=16, show_spinner=False)
 def _against_pytorch(path: str, stamp: tuple[int, int], default: bool) -> list[report.Pair]:
-    """As `report.against_pytorch`; read again only when the session's file has changed."""
+    """The result of `report.against_pytorch`. It is computed again only if the session's file has changed."""
     return report.against_pytorch(state.trials_of(Path(path)), default=default)
 
 
@@ -211,8 +212,9 @@ def _picker(name_a: str, pins: dict[_Ref, Trial], directions: Sequence[str], lay
                 "layer": column.TextColumn(width=150), "direction": column.TextColumn(width=84),
                 "name": column.TextColumn(width=180), "precision": column.TextColumn(width=62),
                 "median, ms": column.NumberColumn(width=76, format="%.4g", help="Median in ms; ModelNew: module_ms"),
-                "vs PyTorch": column.NumberColumn(width=74, format="%.2f×", help="Time of the best PyTorch over this time"),
-                "of limit": column.NumberColumn(width=64, format="%d %%", help="Floor over this time"),
+                "vs PyTorch": column.NumberColumn(width=74, format="%.2f×", help="Time of the best PyTorch divided by this "
+                                                                                 "time"),
+                "of limit": column.NumberColumn(width=64, format="%d %%", help="Floor divided by this time"),
                 "config": column.TextColumn(width=260), "ref": None})
         rows = [r for r in (event["selection"]["rows"] if event else []) if r < len(table)]
         refs = list(dict.fromkeys(table["ref"].iloc[r] for r in rows))
@@ -225,8 +227,8 @@ def _picker(name_a: str, pins: dict[_Ref, Trial], directions: Sequence[str], lay
             if old and st.button(f"Unpin {len(old)}" if old[1:] else "Unpin", key="compare_unpin_rows"):
                 st.session_state["compare_trials"] = [str(r) for r in pins if str(r) not in old]
                 st.rerun()
-            theme.html(f'<span class="foot">{len(pins)} pinned, {_MOST_PINS} at most. Select rows, of any session; a click on '
-                       "a head sorts, the loupe searches.</span>")
+            theme.html(f'<span class="foot">{len(pins)} pinned, {_MOST_PINS} at most. Select rows of any session. Click a '
+                       "column head to sort, the magnifier to search.</span>")
 
 
 def _statuses() -> list[str]:
@@ -260,7 +262,7 @@ def _charts(pairs: list[report.Pair], against: str, chosen: list[report.Pair], p
         some = f", the first {_MOST_DOTS} rows of the table" if sum(p.ratio is not None for p in pairs) > _MOST_DOTS else ""
         with grid.container():
             theme.html(theme.heading(f"B / A with its 95 % interval{some}"))
-            theme.chart(figure, key="compare_dots", alt=f"B over A of {len(shown)} pairs with intervals")
+            theme.chart(figure, key="compare_dots", alt=f"B / A of {len(shown)} pairs with intervals")
     roof = compare_plots.roofline(pairs, every=every, mode=mode)
     marks = compare_plots.legend(pairs)
     with grid.container():
@@ -300,7 +302,7 @@ def _said(pairs: list[report.Pair]) -> str:
 
 
 def _strip(pairs: list[report.Pair], sides: str, against: str) -> tuple[str, str, str, str | None]:
-    """Badge, sentence, evidence, and what stands in the badge."""
+    """The parts of the status line: badge, sentence, evidence, and the text of the badge."""
     if not pairs and against == _PINS:
         return ("READY", "Pin two trials or more", "Choose them in the table below. They may be of several sessions. Each is "
                 "compared with the first.", None)
@@ -318,8 +320,9 @@ def _strip(pairs: list[report.Pair], sides: str, against: str) -> tuple[str, str
 
 
 def _table(pairs: list[report.Pair], against: str) -> list[report.Pair]:
-    """One row a pair; a click on a head sorts, the loupe searches. What needs a look stands first. Returns the selected."""
-    import pandas as pd  # half a second, which the page's first look need not wait for
+    """The table with one row for each pair, which can be sorted and searched. SLOWER and UNSURE pairs are first. Returns the
+    selected pairs."""
+    import pandas as pd  # imported here, because it takes half a second that the first view does not need
     rows = []
     for pair, r in zip(pairs, tables.pair_records(pairs), strict=True):
         share = r["floor_ms"] / r["a_ms"] if r["floor_ms"] and r["a_ms"] else None
@@ -354,7 +357,7 @@ def _table(pairs: list[report.Pair], against: str) -> list[report.Pair]:
 
 def _actions(pairs: list[report.Pair], chosen: list[report.Pair], against: str,
              strip: tuple[str, str, str, str | None]) -> None:
-    """What can be done with the rows: look at one, pin some, take all away as a file."""
+    """The buttons for the rows: inspect one, pin some, download all."""
     records = tables.pair_records(pairs)
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("Inspect A", key="compare_inspect", disabled=not chosen or report.is_baseline(chosen[0].a),
@@ -374,10 +377,10 @@ def _actions(pairs: list[report.Pair], chosen: list[report.Pair], against: str,
                            mime="application/json", on_click="ignore")
         st.download_button("HTML report", lambda: html_report.of_pairs(pairs, "Comparison", strip[:3], every=against == _PINS),
                            key="compare_html", file_name="compare.html", mime="text/html", on_click="ignore",
-                           help="One HTML file with the table and the figures. It needs no network, so you can mail it")
+                           help="One HTML file with the table and the figures. It needs no network, so you can send it by mail")
 
 
 def _who(trial: Trial) -> str:
-    """Name and precision; the status where it is not right, and a star where it was emulated."""
+    """Name and precision, the status if it is not right, and a star if it was emulated."""
     return " ".join(filter(None, (trial.name, trial.precision, "" if trial.ok else theme.chip(str(trial.status)),
                                   "*" if report.is_emulated(trial) else "")))

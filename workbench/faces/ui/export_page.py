@@ -1,4 +1,5 @@
-"""Export: right candidates of a session as one self-contained file, proved by a fresh process before it is offered."""
+"""Export: writes right candidates of a session as one self-contained file. The file can be downloaded after a fresh process has
+verified it."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ from . import address, state, theme
 
 PYTORCH, APART = "PyTorch", "a launch for each gradient"
 _PROOF_LIMIT_S = 600
-_MOST_OFFERED = 40  # candidates of a direction
-_MOST_RENDERED = 400  # of those that are the fastest, to find them
+_MOST_OFFERED = 40  # the most candidates of a direction that are offered
+_MOST_RENDERED = 400  # of these, the fastest ones are searched for candidates that can be exported
 
 
 @dataclass(frozen=True)
 class _File:
-    """What is exported. `preset`: whose constructor it has."""
+    """The file to export. `preset`: the preset whose constructor it has."""
 
     name: str
     text: str
@@ -107,7 +108,7 @@ def draw() -> None:
 
 
 def _workload(trials: list[Trial]) -> Workload | None:
-    """The workload to export for: of those with a right candidate, the one run last unless another is chosen."""
+    """The workload for the export: of those with a right candidate, the one that ran last, unless another one is chosen."""
     trials = [t for t in trials if t.kind == "candidate" and t.ok]
     there = {str(t.workload): t.workload for t in reversed(trials)}
     if not there:
@@ -143,13 +144,13 @@ def _options(workload: Workload) -> tuple[str, Preset | None, str]:
 
 
 def _recipe_choice(trials: list[Trial], known_by: tuple) -> dict[str, Trial | None]:
-    """One right candidate per direction, at first the fastest on a GPU, or PyTorch; both gradients at once where that was
-    right."""
+    """The choice of one right candidate or PyTorch for each direction. Initially it is the fastest candidate on a GPU. Both
+    gradients in one launch are offered if that was right."""
     wanted = set(st.session_state.get("export_rows", []))
     chosen: dict[str, Trial | None] = {}
     named = wanted | {address.wants(d) for d in LAUNCHES}
     right_in = {d: sorted(found, key=lambda t: t.trial_id not in named) for d, found in _right(known_by, trials).items()}
-    # Of thousands that a search has tried, the fastest are offered: to render each takes a millisecond.
+    # Of thousands of candidates from a search only the fastest are offered, because rendering each takes a millisecond.
     templates = texts_stamp()
     there = {d: _offered((*known_by, d, *sorted(named)), templates, found) for d, found in right_in.items()}
     directions = LAUNCHES if there[BACKWARD] else DIRECTIONS
@@ -197,26 +198,26 @@ def _right(known_by: tuple, _trials: list[Trial]) -> dict[str, list[Trial]]:
 
 @st.cache_resource(max_entries=32, show_spinner=False)
 def _offered(known_by: tuple, templates: tuple, _found: list[Trial]) -> list[Trial]:
-    """The first of these that can still be exported; all of them where no time says which are the fastest."""
+    """The first of these that can still be exported. All of them if there are no times to rank them."""
     if not (_found and _ms(_found[0]) < inf):
         return list(filter(_still_there, _found))
     return list(islice(filter(_still_there, _found[:_MOST_RENDERED]), _MOST_OFFERED))
 
 
 def _ms(trial: Trial) -> float:
-    """Emulated times rank nothing."""
+    """The time for ranking; infinite for emulated times."""
     return trial.kernel_ms.median_ms if trial.kernel_ms and not report.is_emulated(trial) else float("inf")
 
 
 def _label(trial: Trial, names: list[str]) -> str:
-    """The variant; with its config where the variant was run with several."""
+    """The variant, and its config if the variant was run with several configs."""
     if names.count(trial.name) == 1:
         return trial.name
     return f"{trial.name} {' '.join(f'{k}={v}' for k, v in trial.config.items())}"
 
 
 def _still_there(trial: Trial) -> bool:
-    """Only what was judged is exported: the template must still render to the very candidate of the trial."""
+    """Whether the candidate can still be exported: the template must still render to exactly the source that was judged."""
     try:
         judged_candidate(trial)
     except BadRequest:
@@ -261,7 +262,7 @@ def _buttons(file: _File, device: str, proof: ModuleJudged | None, *, busy: bool
         st.download_button("Download", file.text, file_name=file.name, mime="text/x-python", on_click="ignore",
                            type="primary" if proved else "secondary", disabled=not proved,
                            help="Download the verified file" if proved else "Verify the file first")
-        # No callback: a class name that was typed just before comes with the click, and it is this drawing that has read it.
+        # No callback: a class name that was typed just before arrives with the click, and only this drawing has read it.
         if st.button("Verify again" if proof else "Verify", type="secondary" if proved else "primary", key="prove",
                      disabled=busy, shortcut=theme.RUN_KEY,
                      help=f"Runs this exact file in a fresh process. Key: {theme.RUN_KEY}"):
@@ -277,8 +278,8 @@ def _live_strip(proof: Future, file_name: str, key: str) -> None:
     said = _said().get(key, "")
     theme.html(theme.strip("RUNNING", f"A fresh process builds and checks {file_name}",
                            f"{said}{'. ' if said else ''}{time.monotonic() - _begun()[key]:.0f} s since start. It builds the "
-                           "kernels, checks the outputs and gradients, then Download is free. Closing the browser does not "
-                           "stop it."))
+                           "kernels and checks the outputs and gradients. Then you can download the file. Closing the browser "
+                           "does not stop it."))
 
 
 def _begin_proof(file: _File, device: str) -> None:
@@ -294,19 +295,19 @@ def _begin_proof(file: _File, device: str) -> None:
 
 @st.cache_resource(show_spinner=False)
 def _proofs() -> dict[str, Future]:
-    """Text and device -> the proof, under way or done. The server's own: a reload finds them again."""
+    """(text, device) -> the verification, running or done. They are kept in the server, so that a reload finds them."""
     return {}
 
 
 @st.cache_resource(show_spinner=False)
 def _said() -> dict[str, str]:
-    """The same key -> which process its proof is waiting for, if any."""
+    """The same key -> the process for which the verification waits, if any."""
     return {}
 
 
 @st.cache_resource(show_spinner=False)
 def _begun() -> dict[str, float]:
-    """The same key -> when its proof began."""
+    """The same key -> the start of the verification."""
     return {}
 
 

@@ -20,12 +20,12 @@ from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, resolved
 from ...drive.sessions.session import Session
 from . import address, machine_code_view, pages, profile_view, source_view, state, theme, wrong_view
 
-_FASTEST = 8  # configs of a cell in the list beside the source
+_FASTEST = 8  # the most configs of a cell in the list beside the source
 _WHOLE = "all, as it was compiled"
 _ASM, _PROFILE = "Machine code", "Profile"
 _DIFF = "Diff"
 _EDIT, _LADDER = "Edit", "Ladder"
-_WIDE = (_EDIT, _DIFF, _LADDER)  # over the whole page, with the numbers below
+_WIDE = (_EDIT, _DIFF, _LADDER)  # views in the full width of the page, with the numbers below them
 _VIEWS = ("Source", _EDIT, _DIFF, _LADDER, _ASM, _PROFILE, "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
@@ -80,7 +80,7 @@ def _facts(trial: Trial, session: Session, place: DeltaGenerator, more: DeltaGen
         if trial.errors and trial.ok:
             theme.html(_errors(trial))
     with more:
-        if not trial.ok:  # beside what is wrong
+        if not trial.ok:  # in the column beside the errors
             theme.html(_resources(trial))
         theme.html(theme.heading("The command that repeats this trial"))
         st.code(trial.command, language="bash", wrap_lines=True)
@@ -90,7 +90,8 @@ def _facts(trial: Trial, session: Session, place: DeltaGenerator, more: DeltaGen
 
 
 def _choose(trials: list[Trial]) -> Trial | None:
-    """A layer where there are several, then a trial of it: newest first; modules, which have no kernel of their own, last."""
+    """The choice of a layer, if there are several, and of one of its trials. The newest trial is first; modules are last,
+    because they have no kernel of their own."""
     by_id = {t.trial_id: t for t in sorted(reversed(trials), key=lambda t: t.kind == "module")}
     if not by_id:
         st.selectbox("Candidate", ["none yet"], disabled=True, key="inspect_trial-none")
@@ -121,17 +122,17 @@ def _choose(trials: list[Trial]) -> Trial | None:
 
 
 def _step(trial: str) -> None:
-    """For the callback of Previous and Next."""
+    """The callback of the buttons Previous and Next."""
     st.session_state["inspect_trial"] = trial
 
 
 def _another_layer() -> None:
-    """For the callback of the box: the trial of the layer before is no longer asked for."""
+    """The callback of the layer's box: the trial of the previous layer is no longer selected."""
     st.session_state.pop("inspect_trial", None)
 
 
 def _name(trial: Trial) -> str:
-    """The time or status first: a narrow list cuts the end."""
+    """The label of a trial. The time or status is first, because a narrow list cuts off the end."""
     time = numbers.time(trial.kernel_ms.median_ms) if trial.kernel_ms else str(trial.status)
     mark = " *" if trial.kernel_ms and report.is_emulated(trial) else ""
     return f"{time}{mark} · {trial.name} · {trial.direction}"
@@ -150,8 +151,8 @@ def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
             evidence += " on the CPU emulator, which does not predict a GPU."
     if trial.ok and timing:
         worst = numbers.error(max((e.rel_l2 for e in trial.errors.values()), default=None))
-        evidence = (f"{numbers.time(timing.median_ms)}, middle half {numbers.spread(timing.spread)} over "
-                    f"{timing.samples} samples. Largest error {worst} relative L2.")
+        evidence = (f"{numbers.time(timing.median_ms)}, spread {numbers.spread(timing.spread)} over {timing.samples} samples. "
+                    f"Largest error {worst} relative L2.")
         if report.is_emulated(trial):
             marks.append(report.EMULATED)
             evidence = f"{numbers.time(timing.median_ms)} on the CPU emulator, which does not predict a GPU. " + \
@@ -186,7 +187,8 @@ def _about(trial: Trial, everything: list[Trial], parent: Trial | None) -> None:
     config += trial.compile_flags
     parts.append(theme.heading("Config") + f"<div class='mono'>{'<br>'.join(map(escape, config))}</div>")
     environment = trial.environment
-    names = (("torch", "torch "), ("cuda", "CUDA "), ("nvcc", ""), ("cxx", ""))  # compilers say their own name
+    names = (("torch", "torch "), ("cuda", "CUDA "
+                                           ""), ("nvcc", ""), ("cxx", ""))  # the texts of compilers contain their name already
     versions = ", ".join(f"{name}{environment[k]}" for k, name in names if environment.get(k))
     parts.append(theme.heading("Where it ran") + f"{escape(trial.device.name)}, "
                  f"{escape(trial.device.arch)}<br><span class=mute>{escape(versions)}</span>")
@@ -200,7 +202,7 @@ def _about(trial: Trial, everything: list[Trial], parent: Trial | None) -> None:
 
 
 def _view(trial: Trial) -> str:
-    """Which view of the trial is chosen; at first the one that helps."""
+    """The chosen view of the trial. Initially it is the most useful one for its status."""
     not_built = str(trial.status).startswith(("BUILD", "NO_COMPILER", "MACHINE_FAILED"))
     usual = "Build log" if not_built else "Source" if trial.ok or trial.kind != "candidate" else _EDIT
     state.seed("inspect_view", _VIEWS, usual, name="view")  # it stays when another trial is chosen
@@ -249,7 +251,7 @@ def _view_of_two(view: str, trial: Trial, session: Session, everything: list[Tri
 
 
 def _source(source: str, trial: Trial) -> None:
-    """One file of the translation unit, at first the one that an error names or the variant's own."""
+    """One file of the translation unit. Initially it is the file that an error names, or that of the variant."""
     there = source_parts.parts(source)
     names, place = [*there, _WHOLE], source_parts.error_place(trial.headline, list(there))
     usual = place[0] if place else source_parts.own_part(list(there), trial.name)
@@ -309,7 +311,7 @@ def _occupancy_row(trial: Trial, arch: str, name: str) -> tuple[str, ...]:
 
 
 def _shared_row(trial: Trial, arch: str, static: int) -> tuple[str, ...]:
-    """Static and dynamic: the compiler knows the first, the template's header the most of both."""
+    """Static and dynamic shared memory. The compiler knows the static part; the template's header gives the total."""
     limit, most = gpu_limits(sm_of(arch))["shared_per_block"], most_shared_bytes(trial, arch)
     if most is None:
         return _gauge("shared memory", f"{numbers.memory(static)} static", static / limit,
@@ -320,8 +322,8 @@ def _shared_row(trial: Trial, arch: str, static: int) -> tuple[str, ...]:
 
 
 def _plain(kernel: str) -> str:
-    """A kernel's short name without the names of its layer's own types: `pack<Plan<true, c_0123::Layer>>` -> `pack`; what
-    tells two instances apart stays: `strip_wgmma<4>`."""
+    """A kernel's short name without the types of its layer: `pack<Plan<true, c_0123::Layer>>` -> `pack`. Arguments that
+    distinguish two instances stay: `strip_wgmma<4>`."""
     name, _, arguments = kernel.partition("<")
     return name if "::" in arguments else kernel
 

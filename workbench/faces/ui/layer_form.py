@@ -1,6 +1,5 @@
-"""The sidebar of the Workbench: every choice about the layer and how it runs. Out comes a `Choice`.
-
-Fields are text, as in PyTorch: an int or "3, 5, 7". A wrong value has its one sentence under its field.
+"""The sidebar of the Workbench: all choices about the layer and its run. It returns a `Choice`. Fields are text, as in PyTorch:
+an int or "3, 5, 7". Below a field with a wrong value is one sentence about it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from ...drive.running.request import EFFORTS
 from . import address, state
 
 Value = int | bool | str | tuple[int, ...]
-EACH_ITS_OWN = ""  # the precision that a variant names first, as on the command line without --precision
-_EACH = "each"  # what the address says for it
+EACH_ITS_OWN = ""  # each variant's first precision, as on the command line without --precision
+_EACH = "each"  # its name in the address
 FREE = {f"free{d}": d for d in (1, 2, 3)}
 _FREE_VALUES = {1: ("4096", 8), 2: ("64, 64", 4), 3: ("16, 16, 16", 2)}
-_UNKNOWN = "unknown_in_link"  # sentences of the first drawing, until a layer is chosen
+_UNKNOWN = "unknown_in_link"  # sentences about the link, shown until a layer is chosen
 _PAIRS = (("in_channels", "out_channels"), ("kernel_size", "stride"), ("padding", "output_padding"),
           ("dilation", "groups"), ("batch", "input_size"))
 _FIELDS = tuple(f for pair in _PAIRS for f in pair)
@@ -39,7 +38,7 @@ _MEMORY = {"contiguous": ("NCL", "NCHW", "NCDHW"), "channels_last": ("NLC", "NHW
 
 @dataclass(frozen=True)
 class Choice:
-    """What the sidebar says. `workload` is None while a field is wrong; `problems` are the sentences."""
+    """The values of the sidebar. `workload`: None while a field is wrong. `problems`: the sentences about wrong fields."""
 
     workload: Workload | None
     problems: tuple[str, ...]
@@ -51,10 +50,10 @@ class Choice:
     form: str
     effort: str
     modules: bool
-    linked: str = ""    # the GPU of a link, which this machine has not: results on a GPU are shown, Run takes `device`
+    linked: str = ""    # the GPU of a link that this machine does not have: results of a GPU are shown, but Run uses `device`
 
     def floor_precision(self, dtype: str) -> str:
-        """What the floor is of: the chosen precision, else the fastest of the dtype."""
+        """The precision of the floor: the chosen one, else the fastest of the dtype."""
         return self.precision or ("tf32" if "tf32" in PRECISIONS_OF[dtype] else PRECISIONS_OF[dtype][0])
 
 
@@ -95,7 +94,7 @@ def layer_form(variants: list[Variant], *, tuning: bool = False) -> Choice:
 
 
 def show(workload: Workload, device: str, session: str) -> None:
-    """Fill the form with that work, for the callback of a button."""
+    """Fill the form with that workload; used by callbacks of buttons."""
     layer = workload.layer
     st.session_state["preset"] = f"free{layer.dims}"
     if workload.preset:
@@ -162,7 +161,7 @@ def _text(value: int | tuple[int, ...]) -> str:
 
 
 def _selects() -> tuple[dict[str, Value], DeltaGenerator]:
-    """dtype, memory format and bias; and the place beside dtype for the precision, which depends on it."""
+    """Draw dtype, memory format and bias. Returns the place beside dtype for the precision, which depends on the dtype."""
     one, precision_slot = st.columns(2, gap="small")
     dtype = one.selectbox("dtype", list(DTYPES), key="dtype", persist_state="session")
     one, two = st.columns(2, gap="small")
@@ -194,7 +193,7 @@ def _workload(values: dict[str, Value]) -> Workload:
     name = st.session_state["preset"]
     layer = ConvTranspose(_dims(), **{f: values[f] for f in _FIELDS[:8]}, bias=values["bias"])
     work = Workload(layer, values["batch"], values["input_size"], values["dtype"], values["memory_format"])
-    if name in PRESETS:  # only an unchanged preset is called by its name
+    if name in PRESETS:  # only an unchanged preset keeps its name
         for size in SIZES:
             same = PRESETS[name].workload(size, values["dtype"])
             if (same.layer, same.batch, same.input_size) == (work.layer, work.batch, work.input_size):
@@ -204,7 +203,7 @@ def _workload(values: dict[str, Value]) -> Workload:
 
 
 def _each_alone(values: dict[str, Value], known: dict[str, str]) -> dict[str, str]:
-    """Field -> what is wrong with its value whatever the others are: the first sentence must not hide a second one."""
+    """Field -> what is wrong with its value alone. Each field is checked by itself, so that one error does not hide another."""
     found = {}
     for field in (f for f in values if f in _FIELDS and f not in known):
         harmless: dict[str, Value] = {"in_channels": 1, "out_channels": 1, "kernel_size": 1, "stride": 1 << 20}
@@ -254,7 +253,7 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
                                  "serves all layers.")
         state.seed("effort", EFFORTS, EFFORTS[1])
         effort = st.selectbox("effort", EFFORTS, key="effort", persist_state="session",
-                              help="How many samples a timing takes at most: quick the fewest, full the most.")
+                              help="The most samples that a timing takes: few with quick, many with full.")
         st.session_state.setdefault("modules", address.wants("modules") == "yes")
         modules = st.checkbox("Also time the ModelNew", key="modules", persist_state="session",
                               help="Builds one module from the best candidates. Compares its forward and backward time "
@@ -267,7 +266,8 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
 
 
 def _precision(dtype: str, device: str, variants: list[Variant], slot: DeltaGenerator, *, tuning: bool) -> str:
-    """At first PyTorch's own on this GPU (the emulator's is the GPU that it emulates), so that the fast kernels are seen."""
+    """The choice of the precision. Initially it is PyTorch's default on this GPU (or on the emulated GPU), so that the fast
+    kernels are listed."""
     offered = [p for p in PRECISIONS_OF[dtype] if any(p in v.precision for v in variants)] or [PRECISIONS_OF[dtype][0]]
     if tuning:
         offered = list(CLASSES_OF.get(dtype, offered[:1]))
@@ -281,8 +281,8 @@ def _precision(dtype: str, device: str, variants: list[Variant], slot: DeltaGene
             state.not_known("precision", asked, f"The page shows {usual}.")
     precision = slot.selectbox(
         "precision", offered, key="precision", persist_state="session", format_func=lambda p: p or "each variant's default",
-        help="The class: kernels of a stricter precision take part, too. tf32: tensor cores, three decimal digits; PyTorch "
-             "uses it for convolutions. ieee: fp32 multiply-adds." if tuning else
+        help="The precision class. Kernels of a stricter precision are included. tf32: tensor cores, about three decimal "
+             "digits; PyTorch uses it for convolutions. ieee: fp32 multiply-adds." if tuning else
              "ieee: fp32 multiply-adds. tf32: tensor cores, three decimal digits; PyTorch uses it for convolutions. tf32x3: "
              "three tf32 products, about as exact as fp32. each variant's default: the first precision that it lists.")
     address.note("precision", precision or _EACH, usual)
@@ -291,7 +291,7 @@ def _precision(dtype: str, device: str, variants: list[Variant], slot: DeltaGene
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def _refused(flags: tuple[str, ...]) -> str:
-    """Why nvcc would not take these flags; "" where it does. Without nvcc only what is no flag at all is found."""
+    """Why nvcc does not accept these flags; "" if it accepts them. Without nvcc only words that are not flags are found."""
     stray = next((f for f in flags[:1] if not f.startswith("-")), "")
     if stray:
         return f"{stray!r} is not a compile flag; a flag begins with -."
@@ -307,15 +307,16 @@ def _choose_device() -> None:
 
 
 def _session(workload: Workload | None, device: str) -> str:
-    """A tab that asks for none follows the newest run of its layer and device; else it begins a new session."""
-    if "next session" in st.session_state:  # one that was reopened a moment ago
+    """The session of the tab. If the address names none, it is that of the newest run of its layer and device, else a new
+    session."""
+    if "next session" in st.session_state:  # a session that was just reopened
         st.session_state["session"] = st.session_state.pop("next session")
     run = state.latest_run(workload, device) if workload else None
     return state.choose_session("Session", key="session", new=True, default=run.session.name if run else None) or state.NEW
 
 
 def _remember(preset: str, device: str, dtype: str) -> None:
-    """The address leads back here: preset, size, device, dtype, memory format, and fields that were edited."""
+    """Note the values for the address: preset, size, device, dtype, memory format, and edited fields."""
     address.note("preset", preset)
     if preset in PRESETS:
         address.note("size", st.session_state["size"])
@@ -325,11 +326,11 @@ def _remember(preset: str, device: str, dtype: str) -> None:
     address.note("bias", st.session_state["bias"], bias)
     address.note("dtype", dtype, "float32")
     address.note("memory_format", st.session_state["memory_format"], "contiguous")
-    # Always there: the first device of this machine need not be that of whoever opens the link.
+    # The device is always in the address, because the first device of the machine that opens the link may be another one.
     address.note("device", _linked(device))
 
 
 def _linked(device: str) -> str:
-    """The GPU of the link while this machine has none of that number and no other device was chosen."""
+    """The GPU of the link, as long as this machine does not have it and no other device was chosen."""
     missing = st.session_state.get("missing device") or ""
     return missing if _is_gpu(missing) else device

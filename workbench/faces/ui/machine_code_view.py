@@ -1,5 +1,5 @@
-"""Inspect's view of the machine code: a reading in one sentence, the loops, the instructions with their source lines, PTX, and
-what differs from another trial."""
+"""Inspect's view of the machine code: a summary in one sentence, the loops, the instructions with their source lines, PTX, and
+the difference from another trial."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from . import address, state, theme
 _Answer = tuple[MachineCode, list[sass.Kernel], str]
 _ALL, _MAIN, _NOBODY = "all instructions", "main loop", "no other trial"
 _MOST_KEPT, _MOST_LOOPS = 12, 5
-_CONTROL_HELP = ("B: the barriers, of six, that it waits for. R: the barrier that is set until its operands are read. W: the "
-                 "barrier that is set until its result is written. Y: another warp may go first. S: cycles to stall afterwards")
+_CONTROL_HELP = ("B: which of the six barriers the instruction waits for. R: the barrier that is set until its operands are "
+                 "read. W: the barrier that is set until its result is written. Y: the scheduler may switch to another warp. "
+                 "S: stall cycles after the instruction")
 
 
 def machine_code(trial: Trial, session: Session, others: list[Trial]) -> None:
@@ -49,7 +50,7 @@ def machine_code(trial: Trial, session: Session, others: list[Trial]) -> None:
                "</span>")
     if rows := sass.loop_rows(kernel):
         theme.html(theme.heading("Loops, the one with the most products first") + theme.table(
-            ("loop", "depth", "source", "instructions", "what they are"),
+            ("loop", "depth", "source", "instructions", "their kinds"),
             [[escape(cell).replace("/", "/<wbr>") for cell in row] for row in rows[:_MOST_LOOPS]], right=(0, 1, 3)))
     shown = _listing(kernel, trial, session)
     _ptx(reply, next((long for long, short in reply.names.items() if short == name), ""), shown, trial, session)
@@ -57,9 +58,9 @@ def machine_code(trial: Trial, session: Session, others: list[Trial]) -> None:
 
 
 def _listing(kernel: sass.Kernel, trial: Trial, session: Session) -> str:
-    """From a source line to its instructions by the box above, from an instruction to its source line by a click. Returns what
-    is shown: the main loop, all, or a source line."""
-    import pandas as pd  # half a second, which the page's first look need not wait for
+    """The instructions. The box above selects those of a source line; a click on an instruction shows its source line. Returns
+    the selection: the main loop, all, or a source line."""
+    import pandas as pd  # imported here, because it takes half a second that the first view does not need
     lines = dict.fromkeys(f"{i.file}:{i.line}" for i in kernel.code if i.file)
     count = {place: sum(f"{i.file}:{i.line}" == place for i in kernel.code) for place in lines} if len(lines) < 500 else {}
     options = [*([_MAIN] if kernel.main_loop else []), _ALL, *lines]
@@ -114,7 +115,7 @@ def _against(kernel: sass.Kernel, trial: Trial, session: Session, others: list[T
 
 
 def _ptx(reply: MachineCode, mangled: str, shown: str, trial: Trial, session: Session) -> None:
-    """The kernel's PTX, or what a source line became if one is `shown`; a click on a row shows its source line."""
+    """The kernel's PTX, or that of the source line `shown`. A click on a row shows its source line."""
     with st.expander("PTX", key="asm ptx", on_change="rerun") as box:
         if not box.open:
             return
@@ -131,13 +132,13 @@ def _ptx(reply: MachineCode, mangled: str, shown: str, trial: Trial, session: Se
 
 
 def _answer(trial: Trial, session: Session) -> _Answer | None:
-    """None while it is compiled, or where it cannot be."""
+    """The machine code; None while it is compiled, or if that failed."""
     found: _Answer | None = answered(f"{session.path} {trial.trial_id}", machine_code_of, trial, session)
     return found
 
 
 def answered(key: str, job: Callable[..., Any], *of: Any) -> Any:
-    """What `job` says of these and of the compiler, once it has; None while it is at it, or where it cannot."""
+    """The result of `job` for these arguments and this compiler; None while it runs, or if it failed."""
     futures = _futures()
     if key not in futures:
         for old in list(futures)[:-_MOST_KEPT]:
@@ -164,7 +165,7 @@ def _live(started: float, future: Future) -> None:
 
 @st.cache_resource(show_spinner=False)
 def _futures() -> dict[str, tuple[float, Future]]:
-    """Session and trial -> since when, and what was found. The server's own: a reload finds it again."""
+    """(session, trial) -> (start, future result). They are kept in the server, so that a reload finds them."""
     return {}
 
 

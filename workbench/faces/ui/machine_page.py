@@ -1,4 +1,4 @@
-"""Machine: what was found, what works now, the one command that would enable the rest; environment and cache."""
+"""Machine: what this machine has and what works; for each missing part the command that installs it; environment and cache."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _ceilings(name: str) -> str:
 
 
 def _recorded_ceilings() -> str:
-    """The rates of the GPUs that the project knows, from which the floors of recorded sessions are computed."""
+    """The rates of known GPUs, from which the floors of recorded sessions are computed."""
     rates = {"read": "read_bytes_per_s", "write": "write_bytes_per_s", "copy": "copy_bytes_per_s"}
     rows = []
     for gpu in CEILINGS:
@@ -100,7 +100,7 @@ def _recorded_ceilings() -> str:
 
 
 def _selftest(device: str) -> None:
-    """Attack, what happened, caught or not; of the last self-test on this machine."""
+    """The last self-test on this machine: each attack, what happened, and whether it was caught."""
     known = selftest.kept(device)
     theme.html(theme.heading("Self-test: adversarial kernels and modules"))
     if known is None:
@@ -131,7 +131,8 @@ def _selftest(device: str) -> None:
 
 
 def under_way() -> selftest.SelfTest | None:
-    """The self-test that runs now. It is the machine's: every tab sees it here, and none among its candidates."""
+    """The running self-test. It belongs to the server: every tab shows it on this page, and its kernels are not among a tab's
+    candidates."""
     return next((test for test in _tests() if not test.done), None)
 
 
@@ -154,7 +155,7 @@ def _live_strip(test: selftest.SelfTest) -> None:
 
 
 def _begin_selftest(device: str) -> None:
-    if under_way() is None:  # another tab may have begun one meanwhile
+    if under_way() is None:  # another tab may have started one meanwhile
         _tests().append(selftest.SelfTest(device, state.runner()))
 
 
@@ -170,5 +171,5 @@ def _environment() -> dict:
 
 
 def _sentences(lines: str) -> str:
-    """Each line as a sentence of running text; "" of an older self-test that did not say it."""
+    """The lines as sentences in one text; "" for an older self-test without them."""
     return " ".join(f"{line[:1].upper()}{line[1:]}." for line in lines.splitlines())

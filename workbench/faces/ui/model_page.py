@@ -69,7 +69,7 @@ def _form(own: Patch | None) -> None:
     st.checkbox("with a training step", key="model_train", persist_state="session")
     st.segmented_control("Replace layers that are", list(_KEPT), format_func=lambda k: _KEPT[k], required=True,
                          key="model_keep", persist_state="session",
-                         help="On the CPU the kernels are emulated and not timed: there only 'right' replaces anything.")
+                         help="On the CPU the kernels are emulated and not timed, so layers are replaced only with 'right'.")
     for name, usual in (("reference", ""), ("inputs", ""), ("folder", str(Path.cwd())), ("device", devices[0]),
                         ("dtype", _AS_IT_IS), ("autocast", _NO_AUTOCAST), ("keep", FASTER_ONLY)):
         address.note(name, st.session_state[f"model_{name}"], usual)
@@ -85,7 +85,7 @@ def _form(own: Patch | None) -> None:
 
 
 def _begin() -> None:
-    """For the callback of the button: start what the form asks for, or remember what is missing."""
+    """The callback of the button: start a patch with the form's values, or remember what is missing."""
     asked = _asked()
     st.session_state["model_missing"] = asked if isinstance(asked, str) else ""
     if isinstance(asked, str):
@@ -98,7 +98,7 @@ def _begin() -> None:
 
 
 def _asked() -> PatchRequest | str:
-    """What the form says now, or the sentence that names what is missing."""
+    """The request from the form's values, or the sentence that names what is missing."""
     form = st.session_state
     try:
         folder = Path(form["model_folder"]).expanduser()
@@ -114,7 +114,7 @@ def _asked() -> PatchRequest | str:
 
 
 def _changed(request: PatchRequest) -> list[str]:
-    """What the form says otherwise than the work that is shown."""
+    """The fields whose values differ from those of the shown patch."""
     now = _asked()
     if isinstance(now, str):
         return []
@@ -125,7 +125,7 @@ def _changed(request: PatchRequest) -> list[str]:
 
 
 def _own() -> Patch | None:
-    """What this tab asked for, under way or done. Its name stands in the address, so that a reload finds it."""
+    """The patch that this tab started, running or done. Its name is in the address, so that a reload finds it."""
     name = st.session_state.setdefault("model_id", address.wants("patch"))
     if not name:
         return None
@@ -139,7 +139,7 @@ def _own() -> Patch | None:
 
 @st.cache_resource(show_spinner=False)
 def _patches() -> dict[str, Patch]:
-    """Name -> patch, oldest first. The server's own: the work goes on when its tab is closed."""
+    """Name -> patch, the oldest first. They are kept in the server, because a patch continues when its tab is closed."""
     return {}
 
 

@@ -19,8 +19,8 @@ def all_pages() -> list[StreamlitPage]:
 
 @cache
 def page(name: str) -> StreamlitPage:
-    """The one page object of that name. Its module is read when the page is first made, because modules of pages lead to each
-    other by this function."""
+    """The page object of that name. Its module is imported when the page is first made, because the modules of pages refer to
+    each other by this function."""
     module = import_module(f"{__package__}.{name}_page")
     return st.Page(state.guarded(module.draw, name, module.KEYS), title=name.capitalize(), url_path=name,
                    default=name == state.FRONT)

@@ -1,6 +1,5 @@
-"""The layer picture: which inputs and taps make which output. A layer or workload in; SVG and CSS out, no script.
-
-The same string serves page, notebook and report: hovering an output shows its formula by CSS alone.
+"""The layer picture: which inputs and taps give which output. From a layer or a workload it makes SVG and CSS, without scripts.
+Page, notebook and report use the same string. Hovering an output shows its formula by CSS.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ from .picture_style import STYLE, WIDTH, legend
 
 _ROW_CELLS = 26
 _GRID_CELLS = (15, 22)
-_GRID_EXTRA = 4      # inputs beyond what one output needs: more would only make the cells small
+_GRID_EXTRA = 4      # inputs that are drawn beyond those that one output needs
 _ROW_LINES = 900     # lines from inputs to outputs in one row: each is drawn again in the detail of its output
 _HINT = "hover an output to see its formula"
 _Drawn = tuple[str, str, float, str]         # legend and note, SVG inside, height, formula
 
 
 def layer_svg(shown: Workload | ConvTranspose, *, explain: int | Sequence[int] | None = None) -> str:
-    """One `<figure>` of style, legend and SVG. `explain` is the output whose formula shows while none is hovered.
-
-    A 3-D layer is drawn as height and width, and depth below. An `explain` outside of what is drawn is not followed.
+    """One `<figure>` of style, legend and SVG. `explain`: the output whose formula is shown while none is hovered; it is
+    ignored if it is not drawn. A 3-D layer is drawn as height and width, with the depth below.
     """
     dims = (shown.layer if isinstance(shown, Workload) else shown).dims
     wanted = None if explain is None else (explain,) if isinstance(explain, int) else tuple(explain)
@@ -58,14 +56,14 @@ def _groups(shown: Workload | ConvTranspose) -> list[tuple[list[PictureAxis], tu
 
 
 def _light(axis: PictureAxis) -> PictureAxis:
-    """The row with fewer inputs until their lines are few enough, as long as outputs are left."""
+    """The row, with the number of inputs reduced until it has few enough lines, as long as outputs are left."""
     while axis.inputs * axis.kernel > _ROW_LINES and axis.inputs > 1 and axis.outputs > axis.stride:
         axis = replace(axis, inputs=axis.inputs - 1)
     return axis
 
 
 def _fitted(plane: list[PictureAxis]) -> list[PictureAxis] | None:
-    """The plane with fewer inputs until its cells are few enough; None when even one input has too many."""
+    """The plane, with the number of inputs reduced until it has few enough cells; None if even one input has too many."""
     down, across = plane
     while down.uncropped * across.uncropped > MOST_OUTPUTS:
         candidates = [a for a in (down, across) if a.inputs > 1 and a.outputs > a.stride]

@@ -10,7 +10,7 @@ from ...core.layer import ConvTranspose, Workload
 
 COLOURS = 6                  # phases beyond the sixth share one colour, "other"
 MOST_OUTPUTS = 400
-_MOST_INPUTS = 20            # drawn for the sake of showing one whole reduction
+_MOST_INPUTS = 20            # inputs that are drawn so that one complete sum is visible
 _LEAST_OUTPUTS = 8           # drawn, where the layer has as many
 
 
@@ -24,7 +24,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class PictureAxis:
-    """A dimension drawn with `inputs` of its `of` inputs (None: the layer has no size yet)."""
+    """One dimension of the picture. `inputs`: how many of its `of` inputs are drawn (None: the layer has no size yet)."""
 
     inputs: int
     of: int | None
@@ -57,7 +57,7 @@ class PictureAxis:
         return None if place is None else min(place, COLOURS)
 
     def place(self, phase: int) -> float:
-        """Where a live phase stands among the live ones, 0 to 1."""
+        """The place of a phase among the phases with taps, from 0 to 1."""
         return self._places[phase] / max(1, len(self._places) - 1)
 
     @property
@@ -77,9 +77,8 @@ class PictureAxis:
 
 
 def axes(shown: Workload | ConvTranspose, cells: tuple[int, ...], *, extra: int = 64) -> list[PictureAxis]:
-    """The layer's dimensions, each drawn in about as many output cells as `cells` says for it.
-
-    No more inputs than one output with all of its taps needs and `extra` beyond those.
+    """The layer's dimensions. `cells`: about how many output cells are drawn for each. At most `extra` more inputs are drawn
+    than one output with all its taps needs.
     """
     layer = shown.layer if isinstance(shown, Workload) else shown
     sizes = shown.input_size if isinstance(shown, Workload) else (None,) * layer.dims
@@ -88,7 +87,7 @@ def axes(shown: Workload | ConvTranspose, cells: tuple[int, ...], *, extra: int 
                                              strict=True)]
 
 
-# more than seven: what PyTorch says of one dimension of a layer
+# more than seven: the parameters of one dimension of a layer
 def _axis(size: int | None, k: int, s: int, p: int, op: int, d: int, found: Phases, cells: int, *,
           extra: int) -> PictureAxis:
     span = d * (k - 1) + 1 + op

@@ -1,4 +1,4 @@
-"""The picture of two dimensions: input grid, tap grid, output grid; colour alone says which tap an output gets.
+"""The picture of two dimensions: input grid, tap grid, output grid; the colour shows which tap an output gets.
 
 Hue is the phase of the row, lightness the phase of the column, and a tap has the colour of the outputs it reaches.
 """

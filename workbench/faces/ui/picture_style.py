@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from .picture_axis import COLOURS, PictureAxis
 
 WIDTH = 620
-OUTSIDE = "every tap falls outside the input"  # why an output of a live phase can be zero all the same
+OUTSIDE = "every tap falls outside the input"  # why an output of a phase with taps can still be zero
 _CHARACTERS = 76     # 13 px monospace in WIDTH
 # light-dark() follows the colour scheme of the page around the picture; there is no script and no theme to pass.
 STYLE = """<style>

@@ -100,7 +100,7 @@ def _more(one: Reading) -> None:
             head, [[escape(cell) for cell in row] for row in cells], right=(1, 2, 3, 4, 5)))
     if one.static and one.static.kernel and (loops := sass.loop_rows(one.static.kernel)):
         theme.html(theme.heading(f"Loops of {_name(one.trial)}") + theme.table(
-            ("loop", "depth", "source", "instructions", "what they are"),
+            ("loop", "depth", "source", "instructions", "their kinds"),
             [[escape(cell).replace("/", "/<wbr>") for cell in row] for row in loops], right=(0, 1, 3)))
 
 
@@ -137,7 +137,7 @@ def _live(started: float, future: Future) -> None:
 
 @st.cache_resource(show_spinner=False)
 def _futures() -> dict[str, tuple[float, Future]]:
-    """Session and trial -> since when, and what was counted. The server's own: a reload finds it again."""
+    """(session, trial) -> (start, future result). They are kept in the server, so that a reload finds them."""
     return {}
 
 

@@ -1,4 +1,4 @@
-"""The result table of the Workbench, and the doctor that stands in its place while nothing is measured."""
+"""The result table of the Workbench, and the doctor's table that is shown while nothing is measured."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     import pandas
 
 _SHOWN = ["status", "verdict", "variant", "direction", "precision", "median_ms", "speedup", "of_limit", "spread", "rel_l2",
-          "registers", "build_s", "config"]  # times before what is long: a narrow screen shows the first eight
-NOT_TICKED = "not ticked"  # said of a variant that serves the layer
+          # Times come before long texts, because a narrow screen shows the first eight columns.
+          "registers", "build_s", "config"]
+NOT_TICKED = "not ticked"  # the word for a variant that serves the layer
 _VERDICTS = (report.FASTER, report.SLOWER, report.SAME, report.UNSURE, report.EMULATED)
 
 
 def result_table(trials: Sequence[Trial], known_by: Hashable, *, key: str = "results") -> list[str]:
-    """Verdict first. Returns the trial ids of the rows that are selected. `known_by`: equal for equal trials."""
+    """The table, with the verdict as first column. Returns the trial ids of the selected rows. `known_by`: a key that is equal
+    for equal trials."""
     table, shown = _tables(known_by, trials)
     column = st.column_config
     event = st.dataframe(
@@ -63,7 +65,7 @@ def _tables(known_by: Hashable, _trials: Sequence[Trial]) -> tuple[pandas.DataFr
 
 
 def doctor_table(findings: Sequence[doctor.Finding]) -> str:
-    """What was found, what works now, and the one command that would enable the rest."""
+    """What was found, what works now, and for each missing part the command that installs it."""
     return theme.heading("This machine") + theme.table(
         ("", "part", "found", "used for", "command that installs it"),
         [(theme.badge("FOUND" if f.ok else "MISSING" if f.command else "NOTE", None if f.ok or f.command else "none"),
@@ -74,8 +76,8 @@ def doctor_table(findings: Sequence[doctor.Finding]) -> str:
 
 def waiting_table(ticked: Mapping[str, Sequence[str]], absent: Mapping[str, Mapping[str, str]],
                   floors: Mapping[str, float]) -> str:
-    """What stands where the bars will be: a row for each variant that serves the layer, the floor of each direction above.
-    `absent`: direction -> name -> why Run would not take it if it is not ticked there."""
+    """The table that is shown before there are bars: a row for each variant that serves the layer, and above them the floor of
+    each direction. `absent`: direction -> name -> why Run would not use that variant."""
     serve = {d: [name for name, word in words.items() if word == NOT_TICKED] for d, words in absent.items()}
     directions = [d for d, found in serve.items() if found]
     names = list(dict.fromkeys(name for d in directions for name in serve[d]))

@@ -1,6 +1,5 @@
-"""A run as it is seen: the strip, a row per candidate with its four segments, the compiler's log as it is printed.
-
-Everything here only reads the runner's `Run`; the run does not know who looks. `Tuning` is a tune that this server carries out.
+"""The display of a run: the status line, a row with four segments for each candidate, and the compiler's log as it is printed.
+This module only reads the runner's `Run`. `Tuning` is a tune that this server carries out.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from . import state, theme
 _SEGMENTS = ("building", "checking", "timing", "rechecking")
 _BUILD_ENDS = (Status.BUILD_FAILED, Status.BUILD_TIMEOUT, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.RENDER_FAILED)
 _LOG_BYTES = 12_000
-_BUILT = ("built in", "cached")  # what a row says between its build and its check
+_BUILT = ("built in", "cached")  # the text of a row between its build and its check
 
 
 class Tuning(Background):
-    """One tune under way, or done. `run` is None until its space is known."""
+    """One tune, running or done. `run`: None until its space is known."""
 
     def __init__(self, request: TuneRequest, session: Session, runner: Runner, places: Sequence[str] = ()) -> None:
         super().__init__(f"tune {session.name}")
@@ -69,7 +68,7 @@ class Tuning(Background):
 
 
 class Benching(Background):
-    """One bench under way, or done."""
+    """One bench, running or done."""
 
     def __init__(self, plan: BenchPlan, session: Session, runner: Runner, device: str) -> None:
         super().__init__(f"bench {session.name}")
@@ -90,13 +89,14 @@ class Benching(Background):
 
 @st.cache_resource(show_spinner=False)
 def benches() -> dict[str, Benching]:
-    """Session -> the newest bench in it, oldest first. The server's own, as tunes are."""
+    """Session -> the newest bench in it, the oldest first. They are kept in the server."""
     return {}
 
 
 @st.cache_resource(show_spinner=False)
 def tunings() -> dict[str, Tuning]:
-    """Session -> the newest tune in it, oldest first. The server's own: the work goes on when its tab is closed."""
+    """Session -> the newest tune in it, the oldest first. They are kept in the server, because a tune continues when its tab is
+    closed."""
     return {}
 
 
@@ -106,7 +106,7 @@ def tunes_under_way() -> list[Tuning]:
 
 @st.fragment(run_every=1)
 def live_tune(tuning: Tuning) -> None:
-    """A tune on another page, of another layer or session: its name and what it does."""
+    """A line about a tune of another page, layer or session: its name and its current step."""
     if tuning.done:
         st.rerun()
     judged = tuning.run.done_rows if tuning.run is not None else 0
@@ -116,7 +116,7 @@ def live_tune(tuning: Tuning) -> None:
 
 @st.fragment(run_every=0.5)
 def live_strip(run: Run) -> None:
-    """Follows the run twice a second; draws the whole page once more when it has ended."""
+    """Redraws the status line of the run twice a second, and the whole page once when the run has ended."""
     if not run.active:
         st.rerun()
     state.title(f"● {run.done_rows}/{len(run.rows)} {called(run.request.workload)}")
@@ -125,9 +125,9 @@ def live_strip(run: Run) -> None:
 
 @st.fragment(run_every=0.5)
 def live_rows(run: Run) -> None:
-    """The candidates on their way, and below them what the compilers print."""
+    """The candidates of the run, and below them the output of the compilers."""
     theme.html(rows_table(run))
-    # What was opened stays so when the page is drawn anew.
+    # An opened log stays open when the page is redrawn.
     log = st.expander("Compiler log, as it is printed", key="live-log-open", on_change="rerun")
     if not log.open:
         return
@@ -142,7 +142,7 @@ def live_rows(run: Run) -> None:
 
 @st.fragment(run_every=1)
 def live_line(run: Run) -> None:
-    """A run that belongs to another layer, session or device: its name and how far it is, and nothing of what it found."""
+    """A line about a run of another layer, session or device: its name and its progress, without results."""
     if not run.active:
         st.rerun()
     theme.html(f'{theme.badge("WAITING" if run.state == "waiting" else "RUNNING")} {escape(elsewhere(run))}')
@@ -156,7 +156,8 @@ def elsewhere(run: Run) -> str:
 
 
 def running_strip(run: Run) -> str:
-    """RUNNING 3 of 8, what happens now, since when and about how long."""
+    """The status line of a run: RUNNING 3 of 8, the current step, the time since the start and an estimate of the remaining
+    time."""
     elapsed = time.time() - run.started_at
     parts = [f"{elapsed:.0f} s since start"]
     if run.done_rows:
@@ -168,7 +169,7 @@ def running_strip(run: Run) -> str:
 
 
 def ended(run: Run) -> str:
-    """ "✓ done", "✕ 1 of 3 not right", "✕ failed", "– stopped": how a run ended, for the browser's tab."""
+    """"✓ done", "✕ 1 of 3 not right", "✕ failed", "– stopped": how a run ended, as the title of the browser's tab."""
     if run.state in ("failed", "stopped"):
         return "✕ failed" if run.state == "failed" else "– stopped"
     judged = [row for row in run.rows if row.status not in (Status.SKIPPED, Status.CANCELLED)]
@@ -177,7 +178,7 @@ def ended(run: Run) -> str:
 
 
 def ended_strip(run: Run, kept_trials: int) -> str | None:
-    """The strip of a run that did not come to its end; None for one that did. `kept_trials`: what its session holds."""
+    """The status line of a run that ended early; None for a complete run. `kept_trials`: how many trials its session has."""
     kept = f"{numbers.count(kept_trials)} finished {'trial is' if kept_trials == 1 else 'trials are'} kept in the session."
     if run.state == "failed":
         sentence = run.message[:1].upper() + run.message[1:]
@@ -198,7 +199,7 @@ def rows_table(run: Run) -> str:
 
 
 def segments(row: Row) -> str:
-    """Four segments: done teal, now blue, failed orange; the words for those who cannot see them."""
+    """Four segments: teal for done, blue for the current step, orange for failed. A label describes them for screen readers."""
     if row.phase == "done":
         failed_at = None if row.status is Status.OK else _failed_segment(row)
         marks = ["d"] * 4 if failed_at is None else ["d"] * failed_at + ["f"] + [""] * (3 - failed_at)
@@ -235,7 +236,8 @@ def _failed_segment(row: Row) -> int:
 
 
 def _rows_with_log(run: Run) -> list[Row]:
-    """The rows whose compilers print now: one speaks for all that it builds together. Else the last that has printed."""
+    """The rows whose compilers are running; one row for all that are built together. Without these, the last row with output.
+    """
     building = [r for r in run.rows if r.phase == "building" and r.text == "compiling"]
     return [r for r in building if _has_log(r)] or building[:1] or [r for r in run.rows if _has_log(r)][-1:]
 

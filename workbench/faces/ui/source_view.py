@@ -1,4 +1,5 @@
-"""Inspect's views of texts: to be read, the editor, whose Run makes a fork, the diff of any two, the ladder of variants."""
+"""Inspect's views of texts: a reader; an editor, whose Run button makes a fork; the diff of two texts; the ladder of variants.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +25,13 @@ from ...drive.sessions.session import Session, SessionFull
 from . import address, machine_code_view, running, state, theme
 
 _MOST_EMULATED_FLOPS = 4e9  # as on the Workbench
-_MOST_ROWS = 3000            # of a diff: a browser lays out no more at once
+_MOST_ROWS = 3000            # the most rows of a diff; a browser cannot lay out more at once
 _WORDS = {"source": "Source", "template": "Template", "config": "Config", "ptx": "PTX", "sass": "SASS"}
 _SIDES, _UNIFIED = "Side by side", "Unified"
-_VARIANT = "variant "        # before the key of a variant in the list of what a trial is compared with
+_VARIANT = "variant "        # the prefix of a variant's key in the list of things to compare with
 _TEMPLATE, _RENDERED = "Template", "Rendered source"
-_EDITED, _REFUSED = "edit run", "edit refused"   # what this tab has started: parent -> run; parent -> (text, sentence)
+# Runs that this tab started, by parent; and refused texts: parent -> (text, sentence).
+_EDITED, _REFUSED = "edit run", "edit refused"
 
 _BOX = st.components.v2.component(
     "kernel_workbench_editor", js=Path(__file__).with_name("editor.js").read_text(encoding="utf-8"),
@@ -82,7 +84,8 @@ box-sizing:border-box}
 
 
 def follow() -> None:
-    """Before the page chooses its trial: when a run that this tab began here has ended, its fork is the trial that is shown."""
+    """Called before the page chooses its trial: if a run that this tab started here has ended, its fork becomes the shown
+    trial."""
     for parent, run in list(st.session_state.get(_EDITED, {}).items()):
         if run.active:
             continue
@@ -93,7 +96,7 @@ def follow() -> None:
 
 
 def strip(trial: Trial, session: Session, *, editing: bool) -> bool:
-    """Draw what stands above all while a fork of the trial runs, and where one was refused; False where neither is so."""
+    """Draw the status line while a fork of the trial runs, or after one was refused. False if there is neither."""
     refused = st.session_state.get(_REFUSED, {}).get(trial.trial_id)
     if (run := _under_way(trial, session)) is not None:
         running.live_strip(run)
@@ -103,7 +106,7 @@ def strip(trial: Trial, session: Session, *, editing: bool) -> bool:
 
 
 def read(text: str, key: str, *, title: str, marks: list[tuple[int, str]]) -> None:
-    """A text that is only read: it opens at its kernel or its first mark, a line and what is said of it."""
+    """A read-only text. It opens at its first mark (a line with a message), or else at its kernel."""
     with st.container(key="reader"):
         _BOX(key=f"reader {key}", height="content", data={
             "key": key, "text": text, "marks": [{"line": line, "text": said} for line, said in marks], "note": "", "read": True,
@@ -111,9 +114,9 @@ def read(text: str, key: str, *, title: str, marks: list[tuple[int, str]]) -> No
 
 
 def edit(trial: Trial, session: Session) -> None:
-    """The template or the rendered source, to be edited; Run judges it as a fork of the trial."""
+    """The editor for the template or the rendered source. Run judges the text as a fork of the trial."""
     if trial.kind != "candidate":
-        theme.html('<span class="foot">A module is not edited here. Open one of its candidates.</span>')
+        theme.html('<span class="foot">A module cannot be edited here. Open one of its candidates.</span>')
         return
     state.seed("inspect_edit", (_TEMPLATE, _RENDERED), _TEMPLATE, name="edit")
     devices = list(state.device_names())
@@ -147,7 +150,7 @@ def edit(trial: Trial, session: Session) -> None:
 
 
 def _marks(trial: Trial, session: Session, text: str, refused: tuple[str, str] | None) -> list[tuple[int, str]]:
-    """What the compiler said of this text; of one that was refused the line that the sentence names."""
+    """The compiler's errors in this text; for a refused text, the line that the sentence names."""
     if refused:
         line = re.search(r"\bline (\d+)", refused[1])
         return [(int(line[1]), refused[1])] if line else []
@@ -164,7 +167,7 @@ def _marks(trial: Trial, session: Session, text: str, refused: tuple[str, str] |
 
 
 def _begin(trial: Trial, session: Session, what: str, device: str) -> Any:
-    """The callback of the editor's Run: the text becomes a candidate, which is run."""
+    """The callback of the editor's Run button: it makes a candidate from the text and runs it."""
     def begin() -> None:
         sent = st.session_state[f"editor {trial.trial_id} {what}"].get("run")
         if not sent or _under_way(trial, session) is not None:
@@ -186,14 +189,15 @@ def _begin(trial: Trial, session: Session, what: str, device: str) -> Any:
 
 
 def _under_way(trial: Trial, session: Session) -> Run | None:
-    """The run of a fork of this trial, whichever tab began it."""
+    """The running run of a fork of this trial, from any tab."""
     of = trial.candidate_id or trial.trial_id
     return next((run for run in state.active_runs() if run.session.name == session.path.stem and any(
         row.candidate.variant.forked_from == of for row in run.rows)), None)
 
 
 def _on_what(trial: Trial, device: str) -> tuple[Any, str]:
-    """The trial's workload; the emulator gets a small input where that would take it minutes."""
+    """The workload for the fork, and a sentence about it: the trial's workload, or one with a small input if the emulator would
+    need minutes."""
     work = trial.workload
     if device != state.CPU or facts.flops(work) < _MOST_EMULATED_FLOPS:
         return work, ""
@@ -204,7 +208,7 @@ def _on_what(trial: Trial, device: str) -> tuple[Any, str]:
 
 
 def diff(trial: Trial, session: Session, name: str) -> None:
-    """What differs between this trial and another of any session, or a variant. `name`: of the session."""
+    """The diff of this trial and another one of any session, or a variant. `name`: the name of the session."""
     paths = state.session_paths()
     left, right = st.columns([2, 3])
     state.seed("diff session", paths, name, name="diff_session")
@@ -232,7 +236,7 @@ def diff(trial: Trial, session: Session, name: str) -> None:
 
 
 def ladder(trial: Trial, everything: list[Trial]) -> None:
-    """The variants of the direction in their reading order: what each changes, and what that brought here."""
+    """The variants of the direction in their reading order: what each one changes, and its speed-up here."""
     variants = [v for v in discover() if v.direction == trial.direction]
     best = _best(everything, trial)
     names = [v.name for v in variants]
@@ -253,10 +257,10 @@ def ladder(trial: Trial, everything: list[Trial]) -> None:
     theme.html(theme.table(("", "median", "times as fast", "registers", "shared memory", "workspace"),
                            [_step_row(v, best, shown[0]) for v in shown], right=(1, 2, 3, 4, 5)))
     notes = [f"The session has no right trial of {v.name} on this layer." for v in shown if v.name not in best]
-    notes += ["* emulated: says nothing about a GPU."] if any(map(report.is_emulated, best.values())) else []
+    notes += ["* emulated: does not predict a GPU."] if any(map(report.is_emulated, best.values())) else []
     theme.html(f'<span class="foot">{escape(" ".join(notes))}</span>')
     if before is None:
-        theme.html(theme.heading("The first step: read it whole"))
+        theme.html(theme.heading("The first variant: read all of its source"))
         st.code(variant.text, language="cpp", line_numbers=True, height=520)
         return
     _, shape, only = _how(texts=False)
@@ -268,7 +272,7 @@ def _step(name: str) -> None:
 
 
 def _best(everything: list[Trial], trial: Trial) -> dict[str, Trial]:
-    """Variant -> its fastest right trial of the direction at this trial's place; the forks of it are none."""
+    """Variant -> its fastest right trial in this direction, on the same device and workload. Forks do not count."""
     found: dict[str, Trial] = {}
     for one in everything:
         if one.kind == "candidate" and one.ok and not one.forked_from and one.direction == trial.direction \
@@ -295,7 +299,7 @@ def _step_row(variant: Variant, best: dict[str, Trial], first: Variant) -> tuple
 
 
 def _how(*, texts: bool = True) -> tuple[str, str, bool]:
-    """What is compared, in which shape, and whether only what has changed."""
+    """The choices of the diff: what is compared, the layout, and whether only changed lines are shown."""
     with st.container(horizontal=True, vertical_alignment="center"):
         what = "template"
         if texts:
@@ -314,14 +318,15 @@ def _how(*, texts: bool = True) -> tuple[str, str, bool]:
 
 
 def _others(trial: Trial, there: dict[str, Trial]) -> list[str]:
-    """The trials of the same layer and direction first, and after all of them the variants of the direction."""
+    """The things to compare with: first trials of the same layer and direction, then other trials, last the variants of the
+    direction."""
     def far(i: str) -> tuple[bool, bool]:
         return there[i].workload != trial.workload, there[i].direction != trial.direction
     return [*sorted(there, key=far), *(f"{_VARIANT}{v.key}" for v in discover() if v.direction == trial.direction)]
 
 
 def _told(other: Trial, trial: Trial) -> str:
-    """The time or status, the name, then what tells it apart."""
+    """The label of a trial: its time or status, its name, then its distinguishing config."""
     time = numbers.time(other.kernel_ms.median_ms) if other.kernel_ms else str(other.status)
     words = [f"{time}{' *' if other.kernel_ms and report.is_emulated(other) else ''} · {other.name}", other.precision,
              *([other.direction] if other.direction != trial.direction else []),
@@ -331,7 +336,7 @@ def _told(other: Trial, trial: Trial) -> str:
 
 
 def _of_variant(chosen: str, trial: Trial) -> Side:
-    """A variant as it is now, with what it has of the trial's config."""
+    """A candidate of the present variant, with the values of the trial's config that it has."""
     key = chosen.removeprefix(_VARIANT)
     variant = next(v for v in discover() if v.key == key)
     config = {t.name: trial.tunables[t.name] for t in variant.tune if trial.tunables.get(t.name) in t.values}
@@ -342,7 +347,7 @@ def _of_variant(chosen: str, trial: Trial) -> Side:
 
 
 def _text(side: Side, what: str) -> str | None:
-    """None while it is compiled, or where it has none, which is then said."""
+    """The text of a side. None while it is compiled, or if it does not exist; then a message is shown."""
     if what in ("ptx", "sass"):
         key = f"{what} {side.name} {side.candidate.config if side.candidate else ''}"
         return machine_code_view.answered(key, text_of, side, what)
@@ -397,11 +402,11 @@ def _diff_row(row: source_parts.DiffRow, shape: str) -> str:
 
 
 def _marked(left: str, right: str) -> tuple[str, str]:
-    """Both as HTML; what differs between their common beginning and end is marked."""
+    """Both lines as HTML. The part between their common beginning and their common end is marked."""
     head = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
     most = min(len(left), len(right)) - head
     tail = next((i for i in range(most) if left[-1 - i] != right[-1 - i]), most)
-    if head + tail <= min(len(left), len(right)) // 3:  # little in common
+    if head + tail <= min(len(left), len(right)) // 3:  # the lines have little in common
         return escape(left), escape(right)
     ends = len(left) - tail, len(right) - tail
     return (f"{escape(left[:head])}<em>{escape(left[head:ends[0]])}</em>{escape(left[ends[0]:])}",

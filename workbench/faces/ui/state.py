@@ -1,6 +1,5 @@
-"""What the pages share besides looks: the one runner, the sessions, the doctor's findings, and who is selected.
-
-The runner lives in the server, not in a browser's session: a reload or a closed tab finds its runs again.
+"""Shared state of the pages: the runner, the sessions, the doctor's findings, and the selections. The runner is kept in the
+server, not in a browser's session, so that runs are still there after a reload or after a tab was closed.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from ...drive.sessions.session import Session, SessionFull, list_sessions
 from . import address, theme
 
 _WARM_AFTER_S = 3.0
-_MOST_OFFERED = 4  # of what there is, where a link asks for something that is not
-_BY_TIME = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)\d\d(.*)")  # as a session is called that nobody has named
+_MOST_OFFERED = 4  # the most alternatives that are listed if a link names something that does not exist
+_BY_TIME = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)\d\d(.*)")  # the form of the names of unnamed sessions
 _MONTHS = ("", "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 NEW = "new session"
 CPU = "cpu"
@@ -39,7 +38,8 @@ FRONT = "workbench"  # the page at the bare address
 
 @st.cache_resource(on_release=lambda runner: runner.close(), show_spinner=False)
 def runner() -> Runner:
-    """One runner for the server, closed with it; its workers import torch in the background, this process never does."""
+    """The runner of the server, which is closed with it. Its workers import torch in the background; this process never imports
+    torch."""
     made = Runner()
     warm = threading.Timer(_WARM_AFTER_S, made.warm)  # the page is drawn first
     warm.daemon = True
@@ -55,7 +55,7 @@ def findings() -> list[doctor.Finding]:
 
 @st.cache_data(ttl=60, show_spinner=False)
 def device_names() -> dict[str, str]:
-    """Device -> how it is called on the page; GPUs first, and only those on which kernels run now."""
+    """Device -> its name on the page, GPUs first. Only devices on which kernels can run now."""
     works = doctor.devices(findings())
     return {**{name: gpu.name for gpu in gpus() if (name := f"cuda:{gpu.index}") in works}, CPU: "emulated"}
 
@@ -65,7 +65,7 @@ def device_label(device: str) -> str:
 
 
 def sm(device: str) -> int:
-    """90: of that GPU; on the emulator of the one whose limits it has."""
+    """The sm number of that GPU, such as 90; on the emulator, that of the emulated GPU."""
     return _sms().get(device, EMULATED_SM)
 
 
@@ -79,25 +79,27 @@ def session_paths() -> dict[str, Path]:
 
 
 def session_label(name: str) -> str:
-    """`h200-kb74 · recorded`, `22 Nov 23:13` for one that is called by its time (in UTC), others by their name."""
+    """The label of a session: `h200-kb74 · recorded`; `22 Nov 23:13` for a session named by its time (in UTC); otherwise its
+    name."""
     if at := _BY_TIME.fullmatch(name):
         return f"{at[3]} {_MONTHS[int(at[2]) % 13]} {at[4]}:{at[5]}{at[6]}"
     return f"{name.removeprefix('recorded-')} · recorded" if name.startswith("recorded-") else name
 
 
 def distinct(labels: dict[str, str]) -> dict[str, str]:
-    """The labels of a list by id; one that occurs twice gets its id, because a browser answers with the label."""
+    """The labels of a list, by id. A label that occurs twice is extended by its id, because the browser sends back only the
+    label."""
     there = Counter(labels.values())
     return {i: label if there[label] == 1 else f"{label} · {i[:8]}" for i, label in labels.items()}
 
 
 def session_labels(names: Sequence[str]) -> dict[str, str]:
-    """Name -> how a list shows it: one that is called by its time also says which layer it is of."""
+    """Name -> label of a session in a list. The label of a session named by its time also has the layer."""
     return {name: session_label(name) + _about(name) for name in names}
 
 
 def _about(name: str) -> str:
-    """ " · KernelBench #74 (small) +1": the layers of a session that nobody has named."""
+    """" · KernelBench #74 (small) +1": the layers of an unnamed session."""
     if not _BY_TIME.fullmatch(name):
         return ""
     runs_here = [r.request.workload for r in runs() if r.session.name == name]
@@ -132,11 +134,11 @@ def left_out(path: Path | None) -> str:
 
 
 def choose_session(label: str, *, key: str, new: bool = False, default: str | None = None) -> str:
-    """A select box over sessions, `new session` first where `new`; the choice stands in the address. "" where there is none,
-    or a link asks for one that is not here: the page then says so."""
+    """A select box for sessions, with `new session` first if `new`. The choice is in the address. "" if there is no session, or
+    if a link names one that does not exist; the page then reports it."""
     names = list(session_paths())
     options = [NEW, *names] if new else names
-    shared = "session" if key.endswith("_session") else key  # a link to the Workbench's session holds on every page
+    shared = "session" if key.endswith("_session") else key  # a link to the Workbench's session works on every page
     usual = default if default in options else NEW if new else _with_candidates(names)
     lost = address.seek(key, options, usual, asked=address.wants(key) or address.wants(shared))
     if lost:
@@ -151,40 +153,40 @@ def choose_session(label: str, *, key: str, new: bool = False, default: str | No
 
 
 def _with_candidates(names: Sequence[str]) -> str | None:
-    """The first session that holds a candidate: one of PyTorch alone has little to show."""
+    """The first session with a candidate. Sessions with only PyTorch's times have little to show."""
     paths = session_paths()
     there = (name for name in names if any(t.kind == "candidate" for t in trials_of(paths[name])))
     return next(there, names[0] if names else None)
 
 
 def not_here(what: str, asked: str, there: Sequence[str]) -> None:
-    """The address asks for a session, a trial or a device that is not here: the page says so above all else."""
+    """Called if the address names a session, a trial or a device that does not exist: the page reports it at its top."""
     some = "; ".join(there[:_MOST_OFFERED]) + (f"; and {len(there) - _MOST_OFFERED} more" if len(there) > _MOST_OFFERED else "")
     offered = f"Choose one on the left: {some}." if there else f"There is no {what} yet."
     _missing().append((f"The {what} {asked[:60]!r} in the link was not found.", offered, True))
 
 
 def not_known(what: str, asked: str, shown: str) -> None:
-    """As `not_here`, of a choice that has a stand-in, which the page shows."""
+    """The same as `not_here` for a choice with a usual value, which the page shows instead."""
     _missing().append((f"The {what} {asked[:60]!r} in the link is not known.", shown, False))
 
 
 def seed(key: str, options: Iterable[str], usual: str, *, name: str = "", what: str = "", shown: str = "") -> None:
-    """As `address.seed`; a value of the link that is none of the options is told. `what`: its word (default: the name of the
-    parameter); `shown`: how the page calls the usual one."""
+    """The same as `address.seed`, but a value of the link that is not one of the options is reported. `what`: the word for the
+    value (default: the name of the parameter). `shown`: the page's word for the usual value."""
     if lost := address.seed(key, options, usual, name=name):
         not_known(what or (name or key).replace("_", " "), lost, f"The page shows {shown or usual}.")
 
 
 @st.cache_resource(show_spinner=False)
 def runs() -> list[Run]:
-    """What was started on the Workbench since the server began, oldest first, whichever tab asked. The self-test uses the
-    same runner; its runs are not here."""
+    """The runs that were started on the Workbench since the server began, from all tabs, the oldest first. The self-test uses
+    the same runner, but its runs are not listed."""
     return []
 
 
 def latest_run(workload: Workload, device: str, *, session: str | None = None) -> Run | None:
-    """The newest run of that work on that device, of that session where one is named."""
+    """The newest run of that workload on that device; if a session is given, only of that session."""
     return next((r for r in reversed(runs()) if r.request.workload == workload
                  and r.request.device == device and session in (None, r.session.name)), None)
 
@@ -194,13 +196,13 @@ def active_runs() -> list[Run]:
 
 
 def title(words: str) -> None:
-    """What the browser's tab says: which layer or page, and whether something runs."""
+    """The title of the browser's tab: the layer or the page, and whether something runs."""
     st.set_page_config(page_title=f"{words} · Kernel Workbench")
 
 
 def guarded(draw: Callable[[], None], name: str = "", own: Sequence[str] = ()) -> Callable[[], None]:
-    """One page, so that a bad request or a defect of ours becomes a strip and never a red box. `own`: the keys of its widgets,
-    whose values stand in its address."""
+    """Draws one page. A bad request or a defect of the workbench becomes a status line, not a red box. `own`: the keys of its
+    widgets, whose values are in its address."""
     @wraps(draw)
     def page() -> None:
         _missing().clear()
@@ -212,7 +214,7 @@ def guarded(draw: Callable[[], None], name: str = "", own: Sequence[str] = ()) -
             draw()
         except (BadRequest, SessionFull) as error:
             theme.html(theme.strip("BAD INPUT", str(error), "The other pages still work."))
-        except Exception as error:  # the one place where a defect is caught: the page must say what still works
+        except Exception as error:  # defects are caught only here, because the page must say what still works
             theme.html(theme.strip("FAILED", f"This page could not be drawn: {type(error).__name__}.",
                                    "Runs continue, nothing recorded is lost, and the other pages still work."))
             with st.expander("Details for a bug report"):
@@ -227,12 +229,12 @@ def guarded(draw: Callable[[], None], name: str = "", own: Sequence[str] = ()) -
 
 
 def dead_link() -> bool:
-    """Whether this drawing has met a link to what is not here: nothing else is drawn in its place."""
+    """Whether the link of this drawing names something that does not exist and that nothing replaces."""
     return any(nothing for _, _, nothing in _missing())
 
 
 def _missing() -> list[tuple[str, str, bool]]:
-    """(sentence, what there is instead, whether nothing is drawn in its place) of each dead link of this drawing."""
+    """(sentence, alternatives, whether nothing replaces it) of each missing thing that the link names."""
     return st.session_state.setdefault("dead links", [])
 
 
@@ -242,7 +244,7 @@ def _trace(error: Exception) -> list[str]:
 
 
 class _Known:
-    """The trials of a session's file as it grows: what is there stays as it is, and what was added is read."""
+    """The trials of a session's file. When the file grows, only the added lines are read."""
 
     def __init__(self, path: str) -> None:
         self._session = Session(Path(path))
@@ -258,7 +260,7 @@ class _Known:
             return self._trials, self._session.unreadable
 
     def _added(self, stamp: tuple[int, int]) -> bool:
-        """Whether only whole, readable lines were added; they are read then."""
+        """Reads the added lines. False if other parts of the file changed or a line is incomplete or unreadable."""
         before, size = self._stamp[1], stamp[1]
         if self._session.path.suffix == ".zip" or not 0 < before < size or self._session.unreadable:
             return False
@@ -274,7 +276,7 @@ class _Known:
         return True
 
 
-@st.cache_resource(max_entries=32, show_spinner=False)  # as they are: trials do not change, and a copy of 10 000 takes a second
+@st.cache_resource(max_entries=32, show_spinner=False)  # not copied: trials do not change, and copying 10 000 takes a second
 def _known(path: str) -> _Known:
     return _Known(path)
 

@@ -1,6 +1,5 @@
-"""What the pages share of looks: the style sheet, badges, the strip, facts, small tables, charts.
-
-Everything that goes into HTML is escaped here, so callers hand over plain text.
+"""The shared appearance of the pages: the style sheet, badges, the status line, facts, small tables, charts. This module
+escapes all text for HTML, so callers pass plain text.
 """
 
 from __future__ import annotations
@@ -111,10 +110,10 @@ _MARKS = {"OK": ("✓", "good"), "PASSED": ("✓", "good"), "FOUND": ("✓", "go
           "STOPPED": ("–", "neu"), "CHANGED": ("!", "warn"),
           **{w: ("✕", "bad") for w in _WRONG}, **{w: ("!", "warn") for w in _COULD_NOT}}
 CHIP_COLOURS = {"good": "green", "bad": "red", "warn": "orange", "neu": "gray", "uns": "violet", "run": "blue"}
-RUN_KEY, STOP_KEY, NEXT_KEY, PREVIOUS_KEY = "Ctrl+Enter", "Shift+S", "J", "K"  # a button's hover names its key
-# `/` goes to the editor's search, else opens that of the first table, else goes to the first choice on the left.
-# Streamlit calls this once more when its theme changes, and draws nothing: charts have their colours from the server, so it
-# asks for a drawing.
+RUN_KEY, STOP_KEY, NEXT_KEY, PREVIOUS_KEY = "Ctrl+Enter", "Shift+S", "J", "K"  # a button shows its key on hover
+# `/` moves the focus to the editor's search field. Without an editor it opens the search of the first table, else it moves to
+# the first choice on the left. Streamlit calls this once more when its theme changes, and draws nothing: charts have their
+# colours from the server, so it asks for a drawing.
 _KEYS = st.components.v2.component(
     "kernel_workbench_keys", html="<i hidden></i>", isolate_styles=False,
     js="""export default function({parentElement, setTriggerValue}) {
@@ -135,7 +134,7 @@ _KEYS = st.components.v2.component(
     if (find) find.focus(); else if (open) open.click(); else first.focus();
   });
 }""")
-# Pictures of layers: SVG made of numbers and our own words, put in place without any other script.
+# Pictures of layers: SVG from numbers and fixed words, inserted without any other script.
 _SVG = st.components.v2.component(
     "kernel_workbench_svg", html='<div class="kwsvg"></div>', isolate_styles=False,
     css=".kwsvg{line-height:1.3}.kwsvg svg{max-width:100%;height:auto}",
@@ -168,7 +167,7 @@ def badge(word: str, text: str | None = None) -> str:
 
 
 def html(body: str, *, faded: bool = False) -> None:
-    """Our own markup; text in it must be escaped by the caller."""
+    """HTML of the workbench. The caller must escape text in it."""
     st.html(f'<div class="kw{" faded" if faded else ""}">{body}</div>')
 
 
@@ -179,14 +178,14 @@ def svg(picture: str, *, key: str) -> None:
 
 def strip(word: str, sentence: str, evidence: str = "", *, badge_text: str | None = None,
           more_badges: Sequence[str] = ()) -> str:
-    """The strip: badge, one sentence with the number, one line of evidence."""
+    """The status line of a page: a badge, a sentence with the number, and a line of evidence."""
     badges = badge(word, badge_text) + "".join(f" {badge(b)}" for b in more_badges)
     return (f'<div class="strip s{mark(word)[1]}"><span>{badges}</span><div><div class="t">{escape(sentence)}</div>'
             f'<div class="s">{escape(evidence)}</div></div></div>')
 
 
 def changed(what: Sequence[str], shown: str, button: str) -> str:
-    """The strip above something that is faded, because what it was made from has changed."""
+    """The status line above a faded result, whose inputs have changed."""
     return strip("CHANGED", f"{shown} was made with other values than the fields show now",
                  f"Changed since: {', '.join(what)}. Press {button} to do it again.")
 
@@ -198,7 +197,7 @@ def facts(pairs: Iterable[tuple[str, str, str]]) -> str:
         for name, value, meaning in pairs) + "</div>")
 
 
-# What a head of a table or the name of a row means, on hover, wherever it stands.
+# The meanings of table heads and row names, shown on hover on all pages.
 MEANINGS = {
     "max abs": "The largest absolute difference from the result in float64",
     "rel. L2": "The norm of the difference from the result in float64, divided by the norm of that result",
@@ -207,36 +206,37 @@ MEANINGS = {
     "worst": "The value whose error is the largest, divided by the error that is allowed for it",
     "median": "The median of all samples. A sample is one launch, or one call of the module, with a cold L2 cache",
     "middle half": "Half the width of the middle 50 % of the samples, divided by the median",
-    "95 % interval": "The true ratio lies in this interval with 95 % confidence. Both sides were timed in turns",
-    "occupancy": "Warps that a multiprocessor holds at once, divided by the most that it can hold",
+    "95 % interval": "The interval contains the true ratio with 95 % confidence. Both sides were timed alternately",
+    "occupancy": "Warps that are resident on a multiprocessor, divided by the maximum",
     "registers": "Registers of a thread. The compiler chooses their number",
-    "shared memory": "Of a block: static, and dynamic as the launcher asks for it at most",
-    "spills": "Bytes of registers that the compiler put into local memory",
+    "shared memory": "Shared memory of a block: the static part, and the largest dynamic part that the launcher requests",
+    "spills": "Bytes that the compiler stores in local memory because a thread has too few registers",
     "workspace": "Bytes that the launcher allocates beside inputs and outputs",
     "times as fast": "The time of the previous variant of the ladder, divided by the time of this one",
     "share": "The layer's share of the time of the whole step in PyTorch",
-    "PyTorch / ours": "PyTorch's time divided by the file's: above 1 the file is faster",
+    "PyTorch / ours": "PyTorch's time divided by the file's time. Above 1 the file is faster",
     "precision": "How products are computed: ieee fp32, tf32, tf32x3 (three tf32 products), fp16 or bf16",
     "throttled": "The GPU lowered its clock while this was timed",
-    "launch_bound": "The host needs longer to launch than the GPU to run",
-    "too_small": "The kernel is too short for this clock",
+    "launch_bound": "The host needs more time to launch the kernel than the GPU needs to run it",
+    "too_small": "The kernel is too short for an exact time",
 }
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), plain: Sequence[int] = (),
           narrow: Sequence[int] = ()) -> str:
-    """A small table. Cells are HTML already: pass `escape(text)` or `badge(...)`; `right` are right-aligned columns, the
-    heads of `plain` columns are HTML, too, and `narrow` ones are as wide as they must be."""
+    """A small table. Cells must be HTML: pass `escape(text)` or `badge(...)`. `right`: right-aligned columns. `plain`: columns
+    whose heads are also HTML. `narrow`: columns that are only as wide as needed."""
     def cells(values: Sequence[str], tag: str) -> str:
         return "".join(f"<{tag}{' class=n' if i in right else ' class=w1' if i in narrow else ''}>{v}</{tag}>"
                        for i, v in enumerate(values))
     top = f"<tr>{cells([h if i in plain else meaning(h) for i, h in enumerate(head)], 'th')}</tr>" if any(head) else ""
     body = "".join(f"<tr>{cells(r, 'td')}</tr>" for r in rows)
-    return f'<div class="scroll"><table>{top}{body}</table></div>'  # where it is too wide, it scrolls, not the page
+    # A table that is too wide scrolls, so that the page does not.
+    return f'<div class="scroll"><table>{top}{body}</table></div>'
 
 
 def last_lines(text: str, most: int) -> str:
-    """Whole lines from the end of a text, at most so many characters; of one line that is longer, its end."""
+    """The last complete lines of a text, up to a number of characters. If the last line alone is longer, its end."""
     if len(text) <= most:
         return text
     cut, _, lines = text[-most:].partition("\n")
@@ -244,7 +244,7 @@ def last_lines(text: str, most: int) -> str:
 
 
 def excerpt(text: str, line: int, *, name: str = "", around: int = 3) -> str:
-    """The lines around one, with their numbers; that one is marked. "" where the text has no such line."""
+    """A line with the lines around it and their numbers. The line is marked. "" if the text does not have it."""
     lines = text.splitlines()
     if not 1 <= line <= len(lines):
         return ""
@@ -261,7 +261,7 @@ def markdown(text: str) -> str:
 
 
 def meaning(words: str, text: str = "") -> str:
-    """`text` as HTML (default: the words), with what the words mean on hover."""
+    """`text` as HTML (default: the words), with the meaning of the words on hover."""
     said = MEANINGS.get(words)
     return f'<span title="{escape(said, quote=True)}">{escape(text or words)}</span>' if said else escape(text or words)
 

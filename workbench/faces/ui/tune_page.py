@@ -1,6 +1,5 @@
-"""Tune: choose a layer, let the search run, watch the best time fall, stop when you like. The panels are in tune_panels.
-
-What is shown is read from the session, so that a reload, another tab and a session that was opened from the list show the same.
+"""Tune: choose a layer, start the search, see the best time so far, stop at any time. The panels are in tune_panels. The page
+reads all results from the session, so a reload, another tab, and a session opened from the list show the same.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def draw() -> None:
         theme.html(theme.strip("BAD INPUT", choice.problems[0], "Correct the value on the left, or choose a layer there."))
         return
     active = mine if mine is not None and not mine.done else None
-    if active is None:  # else the strip says in the title how far it is
+    if active is None:  # otherwise the status line sets the progress in the title
         how = "" if mine is None else "✕ failed, " if mine.problem else "– stopped, " if mine.stopped else "✓ tuned, "
         state.title(f"{how}{called(workload)}, Tune")
     faded = choice.workload is None
@@ -85,7 +84,7 @@ def draw() -> None:
 
 
 def show(tuning: Tuning) -> None:
-    """Fill the form with that tune, for the callback of a button."""
+    """Fill the form with that tune; used by callbacks of buttons."""
     request = tuning.request
     layer_form.show(request.workload, request.device, tuning.session.name)
     _fill(request)
@@ -102,13 +101,13 @@ def live_strip(tuning: Tuning) -> None:
 
 
 def _elsewhere_now(path: Path, workload: Workload) -> bool:
-    """Whether another process tunes it in this session."""
+    """Whether another process tunes this layer in this session."""
     return not tune_panels.ended(path, workload)[0] and tuned_now(path)
 
 
 @st.fragment(run_every=1)
 def _follow(path: Path, workload: Workload, asked: TuneRequest) -> None:
-    """The strip of a tune of another process, such as the command line."""
+    """The status line of a tune in another process, such as the command line."""
     if not _elsewhere_now(path, workload):
         st.rerun()
     found = [tune_panels.tried_of(path, workload, d) for d in asked.directions]
@@ -120,7 +119,8 @@ def _follow(path: Path, workload: Workload, asked: TuneRequest) -> None:
 
 
 def running_strip(tuning: Tuning) -> str:
-    """RUNNING 37 of 400, the best so far, what happens now, time left and what comes then."""
+    """The status line of a tune: RUNNING 37 of 400, the best so far, the current step, the remaining time, and the next step.
+    """
     request, run, judged = tuning.request, tuning.run, _judged(tuning)
     found = [tune_panels.tried_of(tuning.session.path, request.workload, d) for d in request.directions]
     best = "; ".join(tune_points.sentence(one) for one in found if one.best)
@@ -137,11 +137,11 @@ def running_strip(tuning: Tuning) -> str:
 
 
 def _left(tuning: Tuning, judged: int) -> str:
-    """ "about 40 s left, the finals included"; "" where nobody knows."""
+    """"about 40 s left, the finals included"; "" if it is not known."""
     request, run = tuning.request, tuning.run
     if request.seconds is not None:
         left = request.seconds - tuning.used_s - tuning.elapsed_s
-        return f"about {left:.0f} s left, the finals included" if left > 0 else "the finals: the best are timed again in turns"
+        return f"about {left:.0f} s left, including the finals" if left > 0 else "the finals: the best are timed again in turns"
     own = run.done_rows if run is not None else 0
     if request.trials and own and judged < request.trials:
         return f"about {tuning.elapsed_s / own * (request.trials - judged):.0f} s left, then the finals"
@@ -172,8 +172,9 @@ def _form(choice: Choice, variants: list[Variant]) -> TuneRequest | None:
     names = list(dict.fromkeys(v.name for v in variants if v.direction in (directions or DIRECTIONS)))
     linked = [v for v in address.wants("variants").split(",") if v in names]
     st.session_state["tune_variants"] = [v for v in st.session_state.get("tune_variants", linked) if v in names]
-    chosen = st.multiselect("Variants", names, key="tune_variants", persist_state="session", placeholder="all that serve",
-                            help="Search only these. On a GPU the general variants, whose names begin with naive, take part "
+    chosen = st.multiselect("Variants", names, key="tune_variants", persist_state="session", placeholder="all that serve the "
+                                                                                                         "layer",
+                            help="Search only these. General variants (their names begin with naive) are searched on a GPU "
                                  "only if they are named here.")
     alone = True
     if choice.device != state.CPU and len(every_gpu(choice.device)) > 1:
@@ -227,7 +228,7 @@ def _button(choice: Choice, request: TuneRequest | None, mine: Tuning | None, pa
 
 
 def _begin(choice: Choice, request: TuneRequest) -> None:
-    """After a click on the button. A recorded session is never written to: the tune gets a session of its own."""
+    """Start a tune after a click on the button. It never writes to a recorded session; the tune then gets a new one."""
     path = state.session_paths().get(choice.session)
     session = Session.open(path) if path is not None and not _recorded(choice) else Session.create()
     tunings = running.tunings()
@@ -245,7 +246,7 @@ def _recorded(choice: Choice) -> bool:
 
 
 def _open_tune() -> None:
-    """Where another session is chosen from the list, or a link names nothing but a session, the form shows its tune."""
+    """If another session is chosen from the list, or if a link names only a session, show its tune in the form."""
     if "next session" in st.session_state:
         st.session_state["session"] = st.session_state.pop("next session")
     now = st.session_state.get("session") or address.wants("session")
@@ -270,7 +271,7 @@ def _chosen_tune(now: str) -> TuneRequest | None:
 
 
 def _fill(request: TuneRequest) -> None:
-    """The limits and choices of a tune, into the form."""
+    """Write the limits and choices of a tune into the form."""
     st.session_state.update({
         "tune_directions": list(request.directions), "tune_effort": request.effort,
         "tune_trials": str(request.trials or ""), "tune_minutes": f"{request.minutes:g}" if request.minutes else "",
@@ -287,7 +288,7 @@ def _elsewhere(tuning: Tuning) -> None:
 
 
 def _ready(choice: Choice, request: TuneRequest | None, mine: Tuning | None) -> None:
-    """No tune of this layer in this session: what Start will do, and what would be searched."""
+    """The display without a tune of this layer in this session: what Start will do, and the space that would be searched."""
     if mine is not None and mine.problem:
         theme.html(theme.strip("FAILED", mine.problem, "Nothing was judged."))
     elif choice.problems:
@@ -319,7 +320,7 @@ def _promise(request: TuneRequest | None, choice: Choice) -> str:
 
 
 def _space(request: TuneRequest) -> None:
-    """The search space as a subtraction: all configs, less what each constraint removes."""
+    """The search space as a subtraction: all configs, minus those that each constraint excludes."""
     with st.spinner("Counts the configs", show_time=True):
         told = _explained(str(request.to_json()), request)
     for direction, space in told.items():
@@ -341,7 +342,7 @@ def _explained(known_by: str, _request: TuneRequest) -> dict[str, Explained]:
 
 
 def _ended(path: Path | None, found: list[Tried], workload: Workload, mine: Tuning | None) -> str:
-    """The strip of a tune that does not run: what came out of it."""
+    """The status line of a tune that has ended: its result."""
     how, message = tune_panels.ended(path, workload)
     judged = sum(len(one.points) for one in found)
     marks = [report.EMULATED] if any(one.emulated for one in found) else []
@@ -364,7 +365,7 @@ def _ended(path: Path | None, found: list[Tried], workload: Workload, mine: Tuni
         return theme.strip("FAILED", f"No candidate is right: {sentence}", " ".join(filter(None, evidence)),
                            badge_text="NOTHING RIGHT", more_badges=marks)
     won = [f"{one.direction}: {one.best.family} {one.best.config}, found at trial {one.best.number} with "
-           f"{numbers.time(one.best.ms)}" + (", then judged again on fresh inputs and odd sizes" if one.winner else "")
+           f"{numbers.time(one.best.ms)}" + (", then judged again on new inputs and odd sizes" if one.winner else "")
            for one in right if one.best]
     return theme.strip("OK", sentence, " ".join(filter(None, [*(f"{w}." for w in won), *evidence])), badge_text="TUNED",
                        more_badges=marks)

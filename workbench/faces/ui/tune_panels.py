@@ -1,6 +1,7 @@
 """The panels of the Tune page: every trial, heat map, a closer look, variants, the best in a table.
 
-They read the session, whoever tunes in it. Each is a fragment: a choice in it redraws it alone, and stands in the address.
+They read the session, also if another process tunes in it. Each panel is a fragment: a choice in it redraws only this panel,
+and is in the address.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from ...drive.sessions.session import Session
 from ...drive.tuning.feed import EVENT, TuneRequest
 from . import address, compare_page, pages, state, theme
 
-_WANTED = ('"tune', '"run_', '"heartbeat', '"waiting')  # events that are read; phases are ten times as many
+_WANTED = ('"tune', '"run_', '"heartbeat', '"waiting')  # only these events are read, because there are ten times as many phases
 _LOOKS = _IMPORTANCE, _SLICES, _PARALLEL = "importance", "slices", "parallel coordinates"
 _CELLS = (tune_plots.BEST, tune_plots.MEDIAN, tune_plots.FAILED)
 _PERCENTS = (5, 10, 25, 50, 100)
-_MOST_ROWS = 500    # of the table
+_MOST_ROWS = 500    # the most rows of the table
 _MOST_PINS = 8
-_MOST_LETTERS = 56  # of a config beside its variant
+_MOST_LETTERS = 56  # the most characters of a config beside its variant
 KEYS = ("tune_shown", "tune_axis", "tune_colour", "tune_look", "tune_family", "tune_x", "tune_y", "tune_cell", "tune_best",
         "tune_pins")  # the keys of the widgets here
 
 
 @dataclass(frozen=True)
 class _View:
-    """What is drawn: whose trials, and what they are known by in the cache."""
+    """The data of the panels: the trials and their key in the cache."""
 
     found: Tried
     known_by: tuple
@@ -46,14 +47,14 @@ class _View:
 
     @property
     def family(self) -> Family | None:
-        """The chosen one, else that of the best."""
+        """The chosen family, else that of the best trial."""
         there = [f for f in self.found.families if f.right]
         asked = st.session_state.get("tune_family")
         return next((f for f in there if f.name == asked), there[0] if there else None)
 
 
 def panels(path: Path, workload: Workload, request: TuneRequest, *, live: bool) -> None:
-    """All of them. `live`: they are drawn again every two seconds."""
+    """Draw all panels. `live`: they are redrawn every two seconds."""
     directions = list(request.directions)
     shown = directions[0]
     if directions[1:]:
@@ -90,7 +91,7 @@ def panels(path: Path, workload: Workload, request: TuneRequest, *, live: bool) 
 
 
 def asked_of(path: Path | None, workload: Workload) -> TuneRequest | None:
-    """What the session's last tune of that workload was asked; None where there was none."""
+    """The request of the session's last tune of that workload; None if there was none."""
     work = workload.to_json()
     for event in reversed(events_of(path)):
         if event.get("event") == EVENT and event.get("request", {}).get("workload") == work:
@@ -106,8 +107,8 @@ def read_request(event: Mapping[str, Any]) -> TuneRequest | None:
 
 
 def ended(path: Path | None, workload: Workload) -> tuple[str, str]:
-    """(run_finished, run_stopped or run_failed, its message) of the last tune of that workload; ("", "") of one that was
-    killed, or that another process is running."""
+    """(run_finished, run_stopped or run_failed, its message) of the last tune of that workload; ("", "") if it was killed, or
+    is running in another process."""
     run, work = "", workload.to_json()
     found = ("", "")
     for event in events_of(path):
@@ -124,7 +125,7 @@ def tried_of(path: Path, workload: Workload, direction: str) -> Tried:
 
 
 def events_of(path: Path | None) -> list[dict[str, Any]]:
-    """The session's events that tell of tunes and runs."""
+    """The session's events about tunes and runs."""
     return _events(str(path), _events_stamp(path)) if path is not None else []
 
 
@@ -159,7 +160,7 @@ def _events_stamp(path: Path) -> tuple[int, int]:
 
 
 def _trials(view: _View) -> None:
-    """Every trial, and the best so far. A click on a point says more of it."""
+    """The figure of all trials and the best so far. A click on a point shows its details."""
     names = tune_points.tunables(view.found.points)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         x = _choice("Along the axis", "tune_axis", (tune_plots.TRIALS, tune_plots.TIME), "x")
@@ -227,7 +228,7 @@ def _family_box(view: _View, family: Family) -> None:
 
 
 def _families(view: _View) -> None:
-    """What each variant has reached, and how far the first is ahead."""
+    """The best result of each variant, and the gap between the first two."""
     found = view.found
     if sentence := tune_points.gap(found):
         theme.html(f"<div>{escape(sentence)}</div>")
@@ -245,13 +246,13 @@ def _families(view: _View) -> None:
 
 
 def _short(config: str) -> str:
-    """In one line; the whole of it on hover."""
+    """A config in one line, with its full text on hover."""
     shown = config if len(config) <= _MOST_LETTERS else f"{config[:_MOST_LETTERS].rpartition(' ')[0]} …"
     return f"<span class='mono mute' title='{escape(config)}'>{escape(shown)}</span>"
 
 
 def _best(view: _View) -> None:
-    """The fastest right trials. Rows that are ticked can be pinned; pins are compared."""
+    """The table of the fastest right trials. Selected rows can be pinned; pinned trials can be compared."""
     found = view.found
     shown = found.right[:_MOST_ROWS]
     theme.html(theme.heading("The best" if len(shown) == len(found.right) else
@@ -272,12 +273,13 @@ def _best(view: _View) -> None:
                 "variant": column.TextColumn(width=190), "config": column.TextColumn(width=380),
                 "median, ms": column.TextColumn(width=86, alignment="right", help="Median of the samples, kernel_ms. *: on the "
                                                 "CPU emulator, which does not predict a GPU."),
-                "vs PyTorch": column.TextColumn(width=80, alignment="right", help="Time of the best PyTorch over this time"),
-                "of limit": column.TextColumn(width=64, alignment="right", help="Floor over this time"),
+                "vs PyTorch": column.TextColumn(width=80, alignment="right", help="Time of the best PyTorch divided by this "
+                                                                                  "time"),
+                "of limit": column.TextColumn(width=64, alignment="right", help="Floor divided by this time"),
                 "trial": column.NumberColumn(width=56, help="Found at this trial"),
                 "after": column.TextColumn(width=70, alignment="right", help="Time since the tune began"),
-                "finals": column.TextColumn(width=120, help="The best are timed again in turns; the winner is judged again on "
-                                                            "fresh inputs and odd sizes.")})
+                "finals": column.TextColumn(width=120, help="The best are timed again alternately; the winner is judged again "
+                                                            "on new inputs and odd sizes.")})
         selected = event["selection"]["rows"] if event else []
     ids = [shown[i].trial.trial_id for i in selected if i < len(shown)]
     there = {p.trial.trial_id for p in found.right}
@@ -302,7 +304,7 @@ def _best(view: _View) -> None:
 
 
 def _closer(view: _View) -> None:
-    """One of several further figures, drawn only when it is asked for."""
+    """One of several further figures. Only the chosen one is drawn."""
     asked = address.wants("look")
     st.session_state.setdefault("tune_look", asked if asked in _LOOKS else None)
     look = st.segmented_control("Look closer", _LOOKS, key="tune_look", persist_state="session")
@@ -319,8 +321,8 @@ def _closer(view: _View) -> None:
     if look == _IMPORTANCE:
         figure = tune_plots.importance(order, mode=mode)
         theme.html(theme.heading(f"How much each tunable matters: {family.name}{star}"))
-        words = ("The share of the variance of log time that the means of its values explain, with what chance explains taken "
-                 "off. Tunables that matter only together have a small share each.") if figure else (
+        words = ("The share of the variance of log time that the means of its values explain, corrected for chance. Tunables "
+                 "that matter only in combination have small shares.") if figure else (
                  f"{tune_points.FEWEST} right trials of {family.name} are needed; there are {family.right}.")
     elif look == _SLICES:
         figure = _sliced(view.known_by, family.name, mode, found)
@@ -331,7 +333,7 @@ def _closer(view: _View) -> None:
                                    help="Only the fastest part of the right trials is drawn.")
         address.note("best", str(percent), "100")
         figure = _parallel(view.known_by, family.name, percent, mode, found)
-        theme.html(theme.heading(f"Which values make it fast: {family.name}{star}. Drag along an axis to keep a part of it"))
+        theme.html(theme.heading(f"Which values make it fast: {family.name}{star}. Drag along an axis to select a part of it"))
         words = tune_plots.parallel_note(found, family.name, percent) if figure else "No tunable has two values yet."
     if figure is not None:
         theme.chart(figure, key=f"tune_{look}", alt=f"{look} of the tunables of {family.name}, {found.direction}")
@@ -360,7 +362,7 @@ def _select(label: str, key: str, options: Any, name: str, *, usual: str = "") -
 
 
 def _pin(ids: list[str]) -> None:
-    """Pin those that are not, unpin those that are."""
+    """Pin the selected trials that are not pinned, and unpin the others."""
     pins = [i for i in st.session_state["tune_pins"] if i not in ids]
     new = [i for i in ids if i not in st.session_state["tune_pins"]]
     st.session_state["tune_pins"] = [*pins, *new][-_MOST_PINS:]

@@ -1,7 +1,6 @@
-"""The right half of the Workbench: direction switch, one row per variant with a chip that opens its tunables. Out come
-`Candidate`s.
-
-Ticks and values of all directions are kept, whichever is shown: Run takes them all. They stand in the address.
+"""The right half of the Workbench: the switch of the direction, and one row for each variant with a button that opens its
+tunables. It returns `Candidate`s. The ticks and values of all directions are kept, because Run uses all of them. They are in
+the address.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from . import address, results, state, theme
 from .layer_form import EACH_ITS_OWN, Choice
 
 MOST_CANDIDATES = 200
-LIST_HEIGHT_PX = 228  # a longer list scrolls in itself, so that times stand on the first screen
+LIST_HEIGHT_PX = 228  # a longer list has its own scroll bar, so that times are visible on the first screen
 KEYS = ("direction", "several", "tick ", "set ", "value ", "values ")  # the keys of the widgets here
 _CHIP_CHARACTERS = 64
 
 
 def take_from_link(variants: Sequence[Variant]) -> None:
-    """Ticks and values that a link names: `only` these variants or all `without` those, and `set` values. What somebody has
-    chosen since stays."""
+    """Set the ticks and values of a link: `only` these variants, or all `without` those; `set` has the values. What somebody
+    has chosen since stays."""
     by_key = {v.key: v for v in variants}
     lists = {name: [k for k in address.wants(name).split(",") if k] for name in ("only", "without")}
     for name, keys in lists.items():
@@ -51,7 +50,7 @@ def take_from_link(variants: Sequence[Variant]) -> None:
 
 
 def note(variants: Sequence[Variant], choice: Choice) -> None:
-    """Ticks and values into the address: those of the variants that serve this layer."""
+    """Note the ticks and values of the variants that serve this layer, for the address."""
     serving = [v for v in variants if not cannot(v, choice)]
     on = [v for v in serving if _ticked(v)]
     off = [v.key for v in serving if not _ticked(v)]
@@ -72,7 +71,7 @@ def direction_switch() -> str:
 
 
 def picks(variants: Sequence[Variant], direction: str) -> None:
-    """One click for each usual choice."""
+    """Buttons for the usual choices of variants."""
     for label, directions, words in (("All", LAUNCHES, "Select every variant of every direction"),
                                      ("None", (), "Select nothing"),
                                      (f"Only {direction}", (direction,), f"Select all {direction} variants and nothing else")):
@@ -85,7 +84,7 @@ def picks(variants: Sequence[Variant], direction: str) -> None:
 
 
 def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) -> None:
-    """Rows of one direction: those that can run here, then one line with the others, each with its reason on hover."""
+    """The rows of one direction: the variants that can run here, then a line with the others and their reasons on hover."""
     there = of_direction(variants, direction)
     others = [v for v in there if cannot(v, choice)]
     with st.container(key="variants", height=LIST_HEIGHT_PX, border=False):
@@ -119,8 +118,8 @@ def chosen_candidates(variants: Sequence[Variant], workload: Workload, choice: C
 
 
 def tick_only(variants: Sequence[Variant], chosen: Mapping[str, tuple[str, Mapping[str, int]]]) -> None:
-    """Direction -> (variant, config): tick that variant with those values and no other of its direction. For the
-    callback of a button: widgets that are on the page take the new values at the next drawing."""
+    """For each direction, tick only the given variant, with the values of its config. Used by callbacks of buttons: widgets on
+    the page get the new values at the next drawing."""
     for variant in variants:
         if variant.direction not in chosen:
             continue
@@ -135,13 +134,13 @@ def tick_only(variants: Sequence[Variant], chosen: Mapping[str, tuple[str, Mappi
 
 
 def ticked(variants: Sequence[Variant], choice: Choice) -> dict[str, list[str]]:
-    """Direction -> names of the variants that Run would take."""
+    """Direction -> names of the variants that Run would use."""
     return {d: [v.name for v in of_direction(variants, d)
                 if _ticked(v) and not cannot(v, choice)] for d in LAUNCHES}
 
 
 def absent(variants: Sequence[Variant], choice: Choice) -> dict[str, dict[str, str]]:
-    """Direction -> name -> why Run would not take that variant there when it is not ticked, in a few words."""
+    """Direction -> name -> why Run would not use that variant, in a few words."""
     return {d: {v.name: _absence(v, choice) for v in of_direction(variants, d)} for d in LAUNCHES}
 
 
@@ -150,7 +149,8 @@ def of_direction(variants: Sequence[Variant], direction: str) -> list[Variant]:
 
 
 def cannot(variant: Variant, choice: Choice) -> str | None:
-    """The sentence why the variant does not serve this layer, dtype, precision and GPU at its default config."""
+    """The sentence that says why the variant, with its default config, cannot run for this layer, dtype, precision and GPU;
+    None if it can."""
     dtype = choice.workload.dtype if choice.workload else st.session_state["dtype"]
     offered = [p for p in variant.precision if p in PRECISIONS_OF[dtype] and choice.precision in (p, EACH_ITS_OWN)]
     if not offered:
@@ -161,11 +161,12 @@ def cannot(variant: Variant, choice: Choice) -> str | None:
 
 
 def arch(device: str) -> str:
-    """`sm_90`: of that GPU; on the emulator of the one whose limits it has."""
+    """The architecture of that GPU, such as `sm_90`; on the emulator, that of the emulated GPU."""
     return f"sm_{state.sm(device)}"
 
 
-@lru_cache(maxsize=4096)  # it is asked for some 200 times in a drawing: a look into st.cache_data takes longer than the answer
+# Called about 200 times in a drawing, and a lookup in st.cache_data would take longer than the function.
+@lru_cache(maxsize=4096)
 def _why_not(variant: Variant, layer: ConvTranspose, dtype: str, precision: str, sm: int) -> str | None:
     return why_not(Candidate(variant, layer, dtype, {}, precision, variant.forms[0]), sm=sm)
 
@@ -198,7 +199,7 @@ def _chip(variant: Variant, key: str, choice: Choice) -> None:
 
 
 def _chip_text(variant: Variant, values: Mapping[str, Sequence[int]], resolved: Mapping[str, int]) -> str:
-    """ "BLOCK 64, 128 · TILE_M auto 64": what somebody changed first; cut where the chip would be too long."""
+    """"BLOCK 64, 128 · TILE_M auto 64": changed tunables first; the text is cut if it is too long."""
     order = sorted(variant.tune, key=lambda t: list(values[t.name]) == [_default(t)])
     words = [f"{t.name} {', '.join(_value_text(t, v, resolved.get(t.name)) for v in values[t.name])}" for t in order]
     text = " · ".join(words)
@@ -209,7 +210,7 @@ def _chip_text(variant: Variant, values: Mapping[str, Sequence[int]], resolved: 
 
 
 def _tunable(key: str, tunable: Tunable, resolved: int | None) -> None:
-    """One select box, or a list of values; what is chosen is kept under `set ...` while the widget is not drawn."""
+    """A select box, or a box for several values. The choice is kept under the key `set ...` while the widget is not drawn."""
     several = st.session_state.get("several", False)
     kept, widget = f"set {key} {tunable.name}", f"{'values' if several else 'value'} {key} {tunable.name}"
     values = _chosen_values(key, tunable)
@@ -225,7 +226,7 @@ def _tunable(key: str, tunable: Tunable, resolved: int | None) -> None:
 
 
 def _value_text(tunable: Tunable, value: int, resolved: int | None) -> str:
-    """`64`, or `auto 64` of a 0 for automatic; only `auto` where the header does not derive it."""
+    """`64`; for 0 ("automatic") `auto 64`, or `auto` if the header does not derive the value."""
     if value or "(0: automatic)" not in tunable.help and resolved is None:
         return str(value)
     return "auto" if resolved is None else f"auto {resolved}"
@@ -234,7 +235,7 @@ def _value_text(tunable: Tunable, value: int, resolved: int | None) -> str:
 @st.cache_data(max_entries=1024, show_spinner=False,
                hash_funcs={Variant: lambda v: (v.key, v.text), Choice: lambda c: (str(c.workload), c.precision, c.device)})
 def _resolved(variant: Variant, choice: Choice, config: dict[str, int]) -> dict[str, int]:
-    """Tunable -> what its 0 comes to on this layer and GPU, as far as the header says it."""
+    """Tunable -> the value that is used for its 0 on this layer and GPU, if the header derives it."""
     try:
         form = choice.form if choice.form in variant.forms else variant.forms[0]
         candidate = Candidate(variant, choice.workload.layer, choice.workload.dtype, config, choice.precision, form)
@@ -254,7 +255,8 @@ def _ticked(variant: Variant) -> bool:
 
 def _chosen_values(key: str, tunable: Tunable) -> list[int]:
     several = st.session_state.get("several", False)
-    drawn = st.session_state.get(f"{'values' if several else 'value'} {key} {tunable.name}")  # newer than what is kept
+    drawn = st.session_state.get(f"{'values' if several else 'value'} {key} "
+                                 f"{tunable.name}")  # the link is newer than the kept value
     kept = (drawn if several else [drawn]) if drawn is not None else st.session_state.get(f"set {key} {tunable.name}", [])
     return [v for v in kept if v in tunable.values] or [_default(tunable)]
 

@@ -26,9 +26,9 @@ from . import best_box, compare_page, layer_form, machine_page, pages, results, 
 from .layer_form import Choice, show
 from .picture import layer_svg
 
-_MOST_EMULATED_FLOPS = 4e9  # it computes 0.2 to 1 GFLOP/s, and a check launches several times
+_MOST_EMULATED_FLOPS = 4e9  # the emulator computes 0.2 to 1 GFLOP/s, and a check launches several times
 KEYS = (*layer_form.KEYS, *variant_rows.KEYS)  # the keys of the widgets here
-REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project: the floor shown where there is no GPU
+REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project; its floor is shown on a machine without a GPU
 
 
 def draw() -> None:
@@ -38,14 +38,14 @@ def draw() -> None:
     if choice.workload is not None:
         st.session_state["last workload"] = choice.workload
     workload: Workload | None = st.session_state.get("last workload")
-    if workload is None:  # a link or a reload with a wrong value: no other layer's picture and results stand for it
+    if workload is None:  # after a link or a reload with a wrong value no picture and no results of another layer are shown
         theme.html(theme.strip("BAD INPUT", choice.problems[0], "Correct the value on the left, or choose a layer there."))
         return
     faded = choice.workload is None
     line, elsewhere, strip = st.empty(), st.container(), st.container()
     grid = st.grid(2, min_column_width=320, gap="medium")
     with grid.container():
-        _layer_picture(workload, faded=faded)  # first: it is what a changed parameter changes, and needs no session
+        _layer_picture(workload, faded=faded)  # drawn first, because it changes with every parameter and needs no session
     variant_rows.note(variants, choice)
     right = grid.container()
     path = state.session_paths().get(choice.session)
@@ -54,7 +54,7 @@ def draw() -> None:
         theme.html(layer_line(workload, choice, gpu_name(choice, trials), faded=faded), faded=faded)
     last = state.latest_run(workload, choice.device, session=choice.session)
     run = last if last is not None and last.active else None
-    if run is None:  # else the strip says in the title how far it is
+    if run is None:  # otherwise the status line sets the progress in the title
         state.title(f"{running.ended(last)}, {called(workload)}" if last is not None else called(workload))
     told = _told(path, trials, last, recorded=choice.session.startswith("recorded-"))
     with elsewhere:
@@ -76,7 +76,7 @@ def draw() -> None:
 
 
 def layer_line(workload: Workload, choice: Choice, gpu: str, *, faded: bool) -> str:
-    """The layer as one writes it, and its facts; the floor is that of the GPU."""
+    """The constructor call of the layer, and its facts. The floor is that of the GPU."""
     precision = choice.floor_precision(workload.dtype)
     limit = report.floor_of(workload, "forward", precision, gpu)
     floor = f"{numbers.time(limit.ms)}, {limit.limit}" if limit else "not known for this GPU"
@@ -99,7 +99,7 @@ def layer_line(workload: Workload, choice: Choice, gpu: str, *, faded: bool) -> 
 
 
 def gpu_name(choice: Choice, trials: Sequence[Trial] = ()) -> str:
-    """Whose floor is shown: of the GPU that these trials ran on, else of the chosen one."""
+    """The GPU whose floor is shown: the one on which these trials ran, else the chosen one."""
     if trials and trials[0].device.kind == "cuda":
         return trials[0].device.name
     return REFERENCE_GPU if choice.device == state.CPU else state.device_names().get(choice.device, REFERENCE_GPU)
@@ -112,7 +112,7 @@ def measured_elsewhere(trials: Sequence[Trial], choice: Choice) -> bool:
 
 
 def shown_trials(path: Path | None, workload: Workload, choice: Choice) -> list[Trial]:
-    """Trials of this workload on one device: the chosen one's kind, else the one recorded last."""
+    """The trials of this workload on one device: one of the chosen kind, else the one that was recorded last."""
     kind = "cpu" if (choice.linked or choice.device) == state.CPU else "cuda"
     return _shown_trials(str(path), state.stamp(path), workload, kind) if path is not None else []
 
@@ -126,8 +126,8 @@ def _shown_trials(path: str, stamp: tuple[int, int], workload: Workload, kind: s
 
 
 def verdict_trials(trials: list[Trial], last: Run | None) -> list[Trial]:
-    """What the strip speaks of: the candidates of the newest run, with what a resumed one found finished, beside all of
-    PyTorch's times. Earlier runs of the session stay in the table. A recorded session is no run: all of it counts."""
+    """The trials for the headline: the candidates of the newest run (including those that a resumed run had already), and all
+    of PyTorch's times. Trials of earlier runs are only in the table. For a recorded session all trials count."""
     ours = [t for t in trials if not report.is_baseline(t)]
     if not ours:
         return trials
@@ -137,19 +137,19 @@ def verdict_trials(trials: list[Trial], last: Run | None) -> list[Trial]:
 
 
 class _Told(NamedTuple):
-    """What is said of trials: made once, because 10 000 take half a second."""
+    """The sentences about trials. They are made once, because 10 000 trials take half a second."""
 
     headline: report.Headline | None
-    earlier: int                        # trials of earlier runs, of which the headline does not speak
+    earlier: int                        # number of trials of earlier runs, which are not in the headline
     described: str
-    precisions: dict[str, set[str]]     # by direction, of right candidates
-    notes: list[str]                    # of what is not right
+    precisions: dict[str, set[str]]     # precisions of right candidates, by direction
+    notes: list[str]                    # of the trials that are not right
     changed: list[str]                  # candidates whose template has changed since their trial, the fastest first
 
 
 def _told(path: Path | None, trials: list[Trial], last: Run | None, *, recorded: bool) -> _Told:
     newest = (last.run_id, tuple(t.trial_id for t in last.kept)) if last is not None and not recorded else ()
-    texts = () if recorded else texts_stamp()  # today's templates give what was recorded: a test holds that
+    texts = () if recorded else texts_stamp()  # a test ensures that the shipped templates still give the recorded sources
     return _tell((_known_by(path, trials), texts), newest, recorded, trials, last)
 
 
@@ -168,7 +168,7 @@ def _tell(known_by: tuple, newest: tuple, recorded: bool, _trials: list[Trial], 
 
 
 def _changed(trials: list[Trial]) -> list[str]:
-    """Of each variant, direction and precision the fastest is looked at: those are drawn."""
+    """For each variant, direction and precision only the fastest trial is examined, because only it is drawn."""
     best: dict[tuple[str, str, str], Trial] = {}
     for t in sorted((t for t in trials if t.kind == "candidate"), key=lambda t: t.kernel_median_ms):
         best.setdefault((t.name, t.direction, t.precision), t)
@@ -235,7 +235,7 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], told: _
 
 
 def _too_much(choice: Choice) -> str:
-    """A sentence where the emulator would run into the time limit of a kernel; "" elsewhere."""
+    """A sentence if the emulator would exceed the time limit of a kernel; otherwise ""."""
     work = facts.flops(choice.workload)
     if choice.device != state.CPU or work < _MOST_EMULATED_FLOPS:
         return ""
@@ -262,7 +262,7 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
     why = (choice.problems[0] if choice.problems else "Select a variant." if not candidates else
            f"{len(candidates)} candidates are too many for one run; choose fewer values." if too_many else
            f"Builds, checks and times the selected candidates of all directions. Key: {theme.RUN_KEY}")
-    # No callback: a value that was typed just before comes with the click, and it is this drawing that has read it.
+    # No callback: a value that was typed just before arrives with the click, and only this drawing has read it.
     if button.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170, help=why,
                      disabled=bool(choice.problems) or not candidates or too_many, shortcut=theme.RUN_KEY):
         _start(choice, tuple(candidates))
@@ -270,7 +270,7 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
 
 
 def _start(choice: Choice, candidates: tuple, resume: Run | None = None) -> None:
-    """Begin a run. A recorded session is never written to: the run gets a session of its own."""
+    """Start a run. It never writes to a recorded session; the run then gets a new one."""
     path = state.session_paths().get(choice.session)
     session = (Session.open(path) if path is not None and not choice.session.startswith("recorded-")
                else Session.create())
@@ -300,7 +300,7 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
             trials = recorded
             note = (f"PyTorch was recorded on {recorded[0].device.name}. It is never compared with a time "
                     f"of another device.")
-    if not trials:  # nothing to draw yet: the chart's library, a second of the browser's time, is not loaded before a run
+    if not trials:  # nothing to draw yet: without this the browser would load the chart's library, which takes a second
         theme.html(results.waiting_table(ticked, absent, floors))
         return
     said = plots.describe(trials) if note else told.described
@@ -314,7 +314,8 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
 
 
 def _floors(workload: Workload, right: dict[str, set[str]], choice: Choice, gpu: str) -> dict[str, float]:
-    """Direction -> floor of that GPU in ms: of the fastest of the precisions `right`, so that no right bar is left of it."""
+    """Direction -> floor of that GPU in ms, for the fastest of the precisions `right`, so that no bar of a right trial is
+    shorter."""
     floors = {}
     for direction in LAUNCHES:
         precisions = right.get(direction) or {choice.floor_precision(workload.dtype)}
@@ -333,7 +334,7 @@ def _live_chart(run: Run, workload: Workload, choice: Choice, floors: dict) -> N
 
 
 def _known_by(path: Path | None, trials: list[Trial]) -> tuple:
-    """Equal for equal trials: of which file, as it was when, of which layer and device, and how many."""
+    """A key that is equal for equal trials: the file and its stamp, the layer, the device, and the number of trials."""
     first = trials[0].place if trials else ()
     return str(path), state.stamp(path) if path else (), first, len(trials)
 
@@ -356,13 +357,13 @@ def _draw_chart(trials: list[Trial], expected: dict, floors: dict, waiting: str,
 
 
 def _floors_for(trials: list[Trial], floors: dict) -> dict:
-    """No floor beside emulated times: a GPU's limit says nothing about them."""
+    """No floor is shown beside emulated times, because a GPU's limit does not apply to them."""
     return {} if any(report.is_emulated(t) for t in trials) else floors
 
 
 @st.cache_data(ttl=30, show_spinner=False, hash_funcs={Workload: lambda w: str(w.to_json())})
 def _recorded_pytorch(workload: Workload) -> list[Trial]:
-    """PyTorch's times of this workload from the sessions that ship, so that one knows what to beat."""
+    """PyTorch's times of this workload from the shipped sessions, for comparison."""
     for path in list_sessions():
         if path.name.startswith("recorded-"):
             found = [t for t in report.for_workload(state.trials_of(path), workload) if t.kind == "baseline" and t.ok]
@@ -373,7 +374,7 @@ def _recorded_pytorch(workload: Workload) -> list[Trial]:
 
 @st.fragment
 def _table(trials: list[Trial], choice: Choice, notes: list[str]) -> None:
-    """A row that is selected draws this alone."""
+    """The table. Selecting a row redraws only the table."""
     path = state.session_paths().get(choice.session)
     selected = results.result_table(trials, _known_by(path, trials))
     if notes:
@@ -421,7 +422,7 @@ def _reopen() -> None:
     if file is None or st.session_state.get("reopened") == file.file_id:
         return
     with tempfile.TemporaryDirectory() as folder:
-        archive = Path(folder) / (Path(file.name).name or "session.zip")  # its own name stands in what is said of it
+        archive = Path(folder) / (Path(file.name).name or "session.zip")  # messages about it contain its own name
         archive.write_bytes(file.getvalue())
         try:
             session = unpack(archive)
@@ -440,6 +441,6 @@ def _inspect(session: str, trial_id: str) -> None:
 
 
 def _layer_picture(workload: Workload, *, faded: bool = False) -> None:
-    """Draw it; `faded` when the fields beside it say something that is no layer."""
+    """Draw the picture; `faded` if the fields are not a valid layer."""
     with st.container(key="faded" if faded else "picture"):
         theme.svg(layer_svg(workload), key="layer-picture")

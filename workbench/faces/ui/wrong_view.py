@@ -17,7 +17,7 @@ from .picture import layer_svg
 
 
 def draw(trial: Trial) -> None:
-    """Nothing for a trial that is right, or that nobody looked into."""
+    """Draw where the trial is wrong. Nothing for a right trial, or for one that was not examined."""
     found = wrong_values_of(trial)
     if found is None:
         return

@@ -14,6 +14,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Streamlit's own exit code."""
+    """Returns Streamlit's exit code."""
     command = [sys.executable, "-m", "streamlit", "run", str(shipped("app.py")), "--server.port", str(args.port)]
     return subprocess.run(command, check=False).returncode

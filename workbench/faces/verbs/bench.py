@@ -89,7 +89,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 done or stopped at the limit with everything right; 1 judged and not right, or --check found a difference."""
+    """Exit code: 0 if it is done or stopped at the limit and everything is right; 1 if something is not right, or if --check
+    found a difference."""
     if args.table or args.readme or args.docs or args.check:
         return _table(args)
     if args.default_configs:
@@ -147,7 +148,7 @@ def _run(args: argparse.Namespace) -> int:
     if plan.strength == DEFAULTS:
         return exit_codes.of([t.status for t in defaults])
     statuses = [t.status for c in cells for t in c.candidates]
-    if result.state == "stopped" and not statuses:  # at the time limit, before the first candidate
+    if result.state == "stopped" and not statuses:  # the time limit was reached before the first candidate
         return exit_codes.RIGHT
     return exit_codes.of(statuses)
 
@@ -182,7 +183,7 @@ def _table(args: argparse.Namespace) -> int:
 
 
 def _write(file: Path, text: str, new: str, *, check: bool) -> bool:
-    """Whether the file said something else."""
+    """Write the table into a file. Returns whether the file had other contents."""
     if new == text:
         print(f"{file} matches the sessions.")
     elif check:
@@ -222,7 +223,7 @@ def _only(args: argparse.Namespace, option: str) -> Session:
 
 
 def _precision(args: argparse.Namespace) -> str:
-    """The class that --dtype and --precision name together."""
+    """The precision class for --dtype and --precision."""
     precision = args.precision or CLASSES_OF[args.dtype or "float32"][0]
     if args.dtype and dtype_of(precision) != args.dtype:
         raise BadRequest(f"The class {precision} is for {dtype_of(precision)}; for {args.dtype} choose "
@@ -231,7 +232,7 @@ def _precision(args: argparse.Namespace) -> str:
 
 
 def _configs(words: list[str]) -> dict[str, str | int]:
-    """["sweep", "16"] -> the fields of `BenchPlan` that say so; none for no words."""
+    """The fields of `BenchPlan` for the words of --configs, such as ["sweep", "16"]; no fields for no words."""
     if not words:
         return {}
     if len(words) == 2 and words[0] in ("sweep", "top") and words[1].isdigit():

@@ -5,7 +5,7 @@
 
 A check runs foreign code on this machine. The file runs in a process of its own, with limits of time and memory and without
 your environment variables. With bwrap it has no network and can write only to its scratch folder. Without bwrap, Landlock
-limits where it can write, or a separate user account if root runs the check. Without any of them the file runs without a
+limits where it can write; if root runs the check, a separate user account does. Without any of these the file runs without a
 sandbox. The last line of the report names the sandbox.
 
 Each answer is shown on stderr as soon as it is known; the report follows on stdout. With --json stdout has one JSON object per
@@ -53,7 +53,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 nothing is wrong; 1 something failed; 3 the file could not be run here at all; 130 stopped, with what is known."""
+    """Exit code: 0 nothing is wrong; 1 something failed; 3 the file could not run on this machine; 130 stopped, the report has
+    the answers so far."""
     request = request_from(args)
     check = Check(request).start()
     show = _Live(json_lines=args.json, terminal=sys.stderr.isatty())
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             show.new(check)
     except KeyboardInterrupt:
         check.stop()
-        check.wait(20)  # for its processes to be gone
+        check.wait(20)  # so that its processes have time to end
         if check.report is None:
             raise
     finally:
@@ -83,9 +84,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Live:
-    """What is shown while the check works. Answers go to stderr as lines, with `json_lines` to stdout as JSON. What is asked
-    now is the last line of a terminal, which changes. Into a file or a pipe each phase is a line, and all turns of one series
-    are one phase."""
+    """The output during a check. Answers are lines on stderr, or with `json_lines` JSON on stdout. In a terminal the current
+    step is the last line, which is redrawn. In a file or a pipe each phase is one line, and all turns of one timing are one
+    phase."""
 
     def __init__(self, *, json_lines: bool, terminal: bool) -> None:
         self._json, self._terminal = json_lines, terminal
@@ -103,7 +104,7 @@ class _Live:
             lines.append((seconds, answer_line(q)))
             if self._json:
                 print(json.dumps({"kind": "answer", **q.to_json()}), flush=True)
-            self._shown += 1  # only now: an interrupt before this line shows the answer again, and loses none
+            self._shown += 1  # set only now, so that after an interrupt an answer may be shown twice but none is lost
         begin = "\r\033[K" if self._terminal else ""
         for seconds, line in sorted(lines, key=lambda one: one[0]):
             print(f"{begin}{seconds:6.1f} s  {line}", file=sys.stderr, flush=True)
@@ -117,7 +118,8 @@ class _Live:
 
 
 def request_from(args: argparse.Namespace) -> CheckRequest:
-    """Raises `BadRequest` for files that are not there, references that contradict each other and limits that are none."""
+    """The request for the arguments. Raises `BadRequest` for files that do not exist, for more than one reference, and for
+    invalid limits."""
     for name, value in zip(_LIMITS, (args.memory, args.time_limit, args.build_limit), strict=True):
         if not 0 < value <= MOST[name]:  # false for NaN, too
             raise BadRequest(f"{_LIMITS[name]} is {value:g}; give a number above 0, at most {MOST[name]}.", field=name)
@@ -129,7 +131,7 @@ def request_from(args: argparse.Namespace) -> CheckRequest:
         reference, name, size = _read(args.reference), args.reference.name, ""
     else:
         workload = workload_from(args, device)
-        args.preset = workload.preset or None  # with its size, for the command that repeats this
+        args.preset = workload.preset or None  # the preset with its size, for the command that repeats the check
         reference, name = workload_reference(workload)
         size = size_of(workload)
     return CheckRequest(text, reference, device, name=args.file.name, reference_name=name, size=size,

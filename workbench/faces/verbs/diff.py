@@ -1,7 +1,7 @@
 """Show how two candidates differ: template, rendered source, config, PTX or SASS.
 
-A and B are each a trial, SESSION:TRIAL with the beginning of its id; a variant, forward/naive_gather; or a file of your own. A
-variant is rendered for the layer of the other side, or for --preset or --layer, at its defaults.
+A and B are each a trial (SESSION:TRIAL, with the beginning of its id), a variant (such as forward/naive_gather), or a file. A
+variant is rendered with its defaults, for the layer of the other side or for --preset or --layer.
 
     python -m workbench diff first:3f2a first:91bc
     python -m workbench diff forward/naive_gather forward/shared_weight_tiling --what template

@@ -13,7 +13,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 when kernels can be judged on some device, else 3."""
+    """Exit code: 0 if kernels can be judged on some device, else 3."""
     findings = examine()
     usable = devices(findings)
     if args.json:

@@ -63,7 +63,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 written (and proved, with --verify); 1 the proof failed, nothing is written."""
+    """Exit code: 0 the file is written (and verified, with --verify); 1 the verification failed and nothing is written."""
     if args.suite:
         return _suite(args)
     check_folder(args.out)
@@ -97,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _suite(args: argparse.Namespace) -> int:
-    """A file for each layer of the suite and the table; 0 also where a layer has no file, which the table then says."""
+    """Write a file for each layer of the suite, and the table. The exit code is 0 also if a layer has no file; the table then
+    says so."""
     if args.preset or args.layer or args.session or args.verify:
         raise BadRequest("--suite exports all layers of a suite; leave out --preset, --layer, --session and --verify.")
     if args.out is None:
@@ -114,7 +115,7 @@ def _suite(args: argparse.Namespace) -> int:
 
 
 def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str]]:
-    """The recipe, and what its reader should know of how it was chosen."""
+    """The recipe, and sentences about its choice."""
     chosen = {d: getattr(args, d) for d in LAUNCHES if getattr(args, d)}
     if args.best:
         return _best(args, others=[*chosen, *args.set, *([args.session] if args.session else []),
@@ -165,7 +166,7 @@ def _candidate(variant: Variant, workload: Workload, settings: dict, precision: 
         if len(several) != 1:
             raise BadRequest(f"An export takes one value for {tunable}; got {', '.join(map(str, several))}.", field="set")
     candidate = Candidate(variant, workload.layer, workload.dtype, {k: v[0] for k, v in values.items()}, precision)
-    # A variant for a newer GPU than the one here may be exported for that one.
+    # A variant for a newer GPU may be exported for that GPU.
     if reason := why_not(candidate, sm=sm_of(variant.arch) if variant.arch else max(sm, variant.min_sm)):
         raise BadRequest(reason.replace("Not run:", "Not exported:", 1), field=variant.direction)
     return candidate

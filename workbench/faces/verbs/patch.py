@@ -43,10 +43,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N; on cpu the kernels are emulated and never timed")
     parser.add_argument("--keep", default=FASTER_ONLY, choices=KEEP,
                         help="faster: replace only layers that are FASTER here (default); right: replace each layer whose "
-                             "kernels are right, timed or not. On the CPU only 'right' replaces anything")
+                             "kernels are right, timed or not. On the CPU layers are replaced only with 'right'")
     parser.add_argument("--effort", choices=EFFORTS, default="normal", help="how long to measure times (default normal)")
-    parser.add_argument("--tune", action="store_true", help="first tune each layer on this GPU, a minute each; layers that "
-                                                            "were tuned before are not tuned again")
+    parser.add_argument("--tune", action="store_true", help="first tune each layer on this GPU, about a minute for each; "
+                                                            "layers that were tuned before are not tuned again")
     parser.add_argument("--seed", type=int, default=0, help="seed of the model, the inputs and each step (default 0)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the kernels with patch(model) and unpatch(model)")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="write the figure as .html or .json")
@@ -54,7 +54,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 nothing is wrong; 1 a kernel is not right or the patched model gave other results; 3 no kernel could be judged here."""
+    """Exit code: 0 nothing is wrong; 1 a kernel is not right, or the patched model gave other results; 3 no kernel could be
+    judged on this machine."""
     if args.figure is not None and args.figure.suffix not in FIGURES:
         raise BadRequest(f"{args.figure} has no ending that can be written; end it with {' or '.join(FIGURES)}.")
     for file in (args.out, args.figure):
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         patch.stop()
         patch.wait(30)
-        _say(patch, shown)   # what of it is kept
+        _say(patch, shown)   # the part of it that is kept
         raise
     if patch.defect:
         raise patch.defect
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say(patch: Patch, shown: int) -> int:
-    """Print what was said since; returns how much was said."""
+    """Print the new messages. Returns how many messages there are."""
     said = patch.said[shown:]
     for _, text in said:
         print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Compare searches on recorded search spaces. No kernel runs: every time is looked up.
+"""Compare searches on recorded search spaces. No kernel runs; all times are read from the records.
 
 A file is a session (name or path), a cache file of Kernel Tuner, or a T4 file. The last two may be packed with gzip. A session
 holds a space for each layer, direction, dtype and device. The searches: surrogate (the one that 'tune' uses), random, tpe
@@ -34,8 +34,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="surrogate proposes N trials at a time (default 1)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1)")
     parser.add_argument("--space", default="", metavar="TEXT", help="only spaces whose name holds this text")
-    parser.add_argument("--steps", action="store_true", help="print how the best time of a session's own trials fell, over "
-                        "trials and over time, and stop; --plot writes that as a chart")
+    parser.add_argument("--steps", action="store_true", help="print each improvement of the best time in a session's own "
+                                                             "trials, and stop; --plot writes it as a chart over trials and "
+                                                             "over time")
     parser.add_argument("--list", action="store_true",
                         help="print the spaces and how many legal configs were not tried, and stop")
     parser.add_argument("--plot", type=Path, metavar="FILE",
@@ -46,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ...drive.replaying import replay  # they bring numpy and pandas
+    from ...drive.replaying import replay  # imported here, because they import numpy and pandas
     from ...drive.replaying.recorded_space import csv_of, missing, spaces_of, t4_of
     for name in ("repeats", "trials", "batch", "jobs"):
         if getattr(args, name) < 1:
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
             raise BadRequest(f"A T4 file holds one space, but {len(chosen)} are chosen; choose one with --space: "
                              f"{', '.join(s.name for s in chosen)}.", field="space")
         if not chosen[0].trials:
-            raise BadRequest(f"{chosen[0].name} is not of a session; give --t4 a session.", field="t4")
+            raise BadRequest(f"{chosen[0].name} is not from a session; --t4 needs a session.", field="t4")
         write_whole(args.t4, json.dumps(t4_of(chosen[0].trials), indent=1))
     if args.csv or args.t4:
         print("".join(f"Wrote {file}.\n" for file in (args.csv, args.t4) if file), end="", file=sys.stderr)
@@ -93,12 +94,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _session_or(file: Path) -> Path:
-    """The session of that name; the path as it is where there is none."""
+    """The path of the session with that name; if there is none, the given path."""
     return next((path for path in list_sessions() if name_of(path) == str(file)), file)
 
 
 def _steps(places: list[Path], args: argparse.Namespace) -> int:
-    """What the tunes of some sessions found, one line each time that the best time fell."""
+    """Print the tunes of some sessions, one line for each improvement of the best time."""
     from ...drive.reporting import tune_plots, tune_points
     found = []
     for place in places:

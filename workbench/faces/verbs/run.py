@@ -50,8 +50,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", metavar="FILE", help="judge this file: an edited template or an edited source of a trial "
                                                          "('show --trial ID --source'). SESSION:TRIAL: the source that a "
                                                          "session keeps of a trial")
-    parser.add_argument("--fork-of", default="", metavar="CANDIDATE", help="with --source: what FILE was before it was edited, "
-                        "SESSION:TRIAL or a variant (default: the variant that FILE names)")
+    parser.add_argument("--fork-of", default="", metavar="CANDIDATE", help="with --source: the original of FILE before the "
+                                                                           "edit, SESSION:TRIAL or a variant (default: the "
+                                                                           "variant that FILE names)")
     parser.add_argument("--best", action="store_true", help="use the best known variants and configs of this layer")
     parser.add_argument("--precision", default="", help="ieee, tf32, tf32x3, fp16, bf16 or fp64")
     parser.add_argument("--form", choices=("constant", "runtime"), default="constant",
@@ -81,7 +82,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 all right, 1 something judged and not right, 3 nothing could run."""
+    """Exit code: 0 all are right, 1 something is not right, 3 nothing could run."""
     if args.resume and not args.session:
         raise BadRequest("--resume needs --session with the session to resume.", field="session")
     if args.no_baselines and args.baselines_only:
@@ -127,13 +128,13 @@ def run(args: argparse.Namespace) -> int:
         print(tables.text_table(session.trials() if args.resume else done.trials))
         print(f"Session {session.path}")
     all_of_it = [*done.kept, *done.trials]
-    if args.resume and not all_of_it:  # PyTorch's times, which were there
+    if args.resume and not all_of_it:  # the result of baselines that the session had already
         return exit_codes.RIGHT
     return exit_codes.of(t.status for t in [t for t in all_of_it if t.kind in ("candidate", "module")] or all_of_it)
 
 
 def _forks(args: argparse.Namespace, device: str) -> tuple[Workload, tuple[Candidate, ...]]:
-    """The candidates of --source; its layer is the trial's where nobody gives one."""
+    """The candidates of --source. Without --preset or --layer, the layer is that of the trial."""
     if args.variant or args.best or args.modules or args.baselines_only:
         raise BadRequest("--source is the kernel to run; leave out --variant, --best, --modules and --baselines-only.",
                          field="source")
@@ -153,7 +154,7 @@ def _classes(chosen: Sequence[Candidate]) -> tuple[str, ...]:
 
 
 def _say_stopped(session: Session, runs: list[Run]) -> None:
-    """One line on stderr: how far it came, where that is kept, and the command that goes on."""
+    """One line on stderr: how many candidates were judged, the session that keeps them, and the command to continue."""
     done = f" after {sum(bool(r.trial_id) for r in runs[-1].rows)} of {len(runs[-1].rows)} candidates" if runs else ""
     words = sys.argv[2:] if sys.argv[1:2] == ["run"] else []
     more = [] if any(w.partition("=")[0] == "--session" for w in words) else ["--session", session.name]
@@ -163,7 +164,7 @@ def _say_stopped(session: Session, runs: list[Run]) -> None:
 
 
 def _best(args: argparse.Namespace, workload: Workload) -> tuple[Candidate, ...]:
-    """The best known candidates; where they come from goes to stderr."""
+    """The best known candidates. Their origin is printed on stderr."""
     if args.variant or args.set or args.templates or args.flag or args.form != "constant":
         raise BadRequest("--best chooses variants and configs itself; leave out --variant, --set, --form, --flag and "
                          "--templates.")
@@ -174,7 +175,7 @@ def _best(args: argparse.Namespace, workload: Workload) -> tuple[Candidate, ...]
 
 
 class _Progress:
-    """One line on stderr for every change worth knowing."""
+    """Prints a line on stderr for each change of state."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet

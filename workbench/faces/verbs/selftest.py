@@ -32,7 +32,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 all as expected, 1 one got through or a right file is called wrong, 3 nothing could be built here."""
+    """Exit code: 0 all as expected, 1 an attack was not caught or a right file is called wrong, 3 nothing could be built on
+    this machine."""
     if args.write and args.honest == "only":
         raise BadRequest("'--honest only' runs no attacks, so there is no table to write. Leave out --write or the word only.",
                          field="write")

@@ -22,7 +22,7 @@ from ..arguments import check_folder, session_from, write_whole
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("session", nargs="?", help="name or folder of the session")
-    parser.add_argument("--trial", metavar="ID", help="print everything recorded of one trial")
+    parser.add_argument("--trial", metavar="ID", help="print all that is recorded about one trial")
     parser.add_argument("--source", action="store_true", help="with --trial: print its CUDA source")
     parser.add_argument("--log", action="store_true", help="with --trial: print its compiler log")
     parser.add_argument("--asm", action="store_true", help="with --trial: print the machine code of its main kernel with "
@@ -96,7 +96,7 @@ def _machine_code(session: Session, trials: list[Trial], args: argparse.Namespac
         return 0
     kernel = kernels[0]
     print(f"{kernel.name} for {arch}, {len(kernel.code)} instructions. {sass.sentence(kernel)}\n")
-    print("\n".join(tables.aligned([("loop", "depth", "source", "instructions", "what they are"), *sass.loop_rows(kernel)])))
+    print("\n".join(tables.aligned([("loop", "depth", "source", "instructions", "their kinds"), *sass.loop_rows(kernel)])))
     print("\n" + "\n".join(tables.aligned([("address", "control", "live", "instruction", "source"), *(
         (f"{i.address:05x}", i.control.text if i.control else "", "" if i.live is None else str(i.live), i.text,
          f"{i.file}:{i.line}" if i.file else "") for i in kernel.code)])))
@@ -110,7 +110,7 @@ def _one(session: Session, trials: list[Trial], args: argparse.Namespace) -> int
             if blob not in found[0].blobs:
                 raise BadRequest(f"Trial {found[0].trial_id} has no {blob}.")
             text = session.blob(found[0].blobs[blob]).decode("utf-8", "replace")
-            print(text if args.source and not sys.stdout.isatty() else plain(text))  # a file gets the source as it is
+            print(text if args.source and not sys.stdout.isatty() else plain(text))  # a file gets the source unchanged
     if not args.source and not args.log:
         trial, arch = found[0], arch_of(found[0])
         shared = {"main_kernel": main_kernel(trial, arch), "most_shared_bytes": most_shared_bytes(trial, arch)} if arch else {}

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     check_folder(args.junit)
     check_folder(args.json)
     refuse_broken(args.variant, directions_from(args), args.templates)
-    left_out = say_broken(args.templates) and not args.variant  # all were asked for, and one could not be validated
+    left_out = say_broken(args.templates) and not args.variant  # all variants were requested, and one could not be tested
     work = [workload_from(args, resolve_device(args.device))] if (args.preset, args.layer) != (None, None) else []
 
     def show(case: CaseResult) -> None:

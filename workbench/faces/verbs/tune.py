@@ -9,7 +9,7 @@
     python -m workbench tune kb74 --cluster tcp://HOST:8786          on the GPUs of a cluster
 
 A search proposes candidates of all variants that serve the layer. Some are built while others are judged and timed, on every
-free GPU of the same kind. Then the best are timed in turns, a fixed rule breaks ties, and the winner is judged again on fresh
+free GPU of the same kind. Then the best are timed alternately, a fixed rule breaks ties, and the winner is judged again on new
 inputs and odd sizes. A winner that a GPU timed is kept: export --best, run --best and patch use it.
 
 On the CPU the kernels are emulated. Such times do not predict a GPU, and nothing is kept.
@@ -71,7 +71,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 a winner in every direction, 1 none in one of them, 3 nothing could run, 130 stopped; the best so far is printed."""
+    """Exit code: 0 there is a winner in every direction, 1 a direction has none, 3 nothing could run, 130 stopped (the best so
+    far is printed)."""
     if args.suite:
         return _suite(args)
     known = session_from(args.resume) if args.resume else None
@@ -153,7 +154,7 @@ def exit_code(result: TuneResult) -> int:
 
 
 def suite_code(results: Sequence[TuneResult | None]) -> int:
-    """As for one layer; None is a layer that had no time."""
+    """The exit code of a suite, as for one layer. None: a layer for which no time was left."""
     codes = {exit_code(result) if result else exit_codes.NOTHING_RAN for result in results}
     if exit_codes.INTERRUPTED in codes or len(codes) == 1:
         return exit_codes.INTERRUPTED if exit_codes.INTERRUPTED in codes else codes.pop()
@@ -161,7 +162,7 @@ def suite_code(results: Sequence[TuneResult | None]) -> int:
 
 
 def _asked(args: argparse.Namespace, device: str) -> tuple[TuneRequest, Session | None]:
-    """What to tune, and the session of a tune that goes on. `device`: that of the cluster, if it is on one."""
+    """The request, and the session of a tune to continue. `device`: that of the cluster, if the tune runs on one."""
     if args.resume:
         if args.name or args.preset or args.layer or args.session or args.suite:
             raise BadRequest("--resume takes layer and directions from the session; leave out the layer, --session and "

@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 all can be read; 1 one is broken: the others are listed all the same."""
+    """Exit code: 0 all templates are valid; 1 one is invalid (the others are still listed)."""
     there = discover(args.templates)
     if args.preset or args.layer:
         if args.json:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _for_layer(there: list[Variant], workload: Workload, arch: str, args: argparse.Namespace) -> int:
-    """Of each direction the best known config with its reason, and of each variant whether it can run there."""
+    """For each direction, the best known config with its reason, and for each variant whether it can run there."""
     sm = sm_of(arch)
     try:
         best = best_known(workload, arch, precision=args.precision)

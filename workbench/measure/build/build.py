@@ -34,7 +34,7 @@ _LINK_FLAGS = ("-Wl,--as-needed", "-Wl,-Bsymbolic")
 
 @dataclass(frozen=True)
 class _Meta:
-    """What the cache keeps of a build. `kernels`: of each architecture and mangled name."""
+    """What the cache keeps of a build. `kernels`: the numbers of each kernel, by architecture and mangled name."""
 
     seconds: float
     compiler: str
@@ -47,7 +47,7 @@ class _Meta:
 
 @dataclass(frozen=True)
 class _Unit:
-    """The result of building one translation unit. `hopeless`: its members would fail alone too."""
+    """The result of building one translation unit. `hopeless`: building its members one by one would fail too."""
 
     built: Built
     kernels: dict[str, dict[str, Numbers]] = field(default_factory=dict)   # architecture -> mangled name -> numbers
@@ -107,7 +107,7 @@ def _build_unit(order: BuildOrder) -> _Unit:
 
 
 class _Stopped(Exception):
-    """There is no library: a compiler or the linker refused the source, or (MACHINE_FAILED) could not work."""
+    """There is no library: a compiler or the linker reported an error in the source, or (MACHINE_FAILED) the machine failed."""
 
     def __init__(self, text: str, *, status: Status = Status.BUILD_FAILED, advice: str = "", hopeless: bool = False,
                  first_error: FirstError | None = None) -> None:
@@ -126,8 +126,8 @@ def missing(tools: Toolchain, *, cuda: bool) -> str | None:
 
 
 def _compile(order: BuildOrder, key: str, cache: Cache, tools: Toolchain, compiler: str) -> Entry[_Meta]:
-    """Build in a private folder and publish; what the cache then holds. Raises `_Stopped`, or OSError when something cannot
-    be written."""
+    """Build in a private folder and publish the result. Returns the entry of the cache. Raises `_Stopped`, or OSError if
+    something cannot be written."""
     from .load_inline import NinjaFailed, compile_library  # imports torch, which a build in the cache does not need
     with cache.building(key) as folder:
         entry, work = folder / "entry", folder / "work"
@@ -161,7 +161,7 @@ def _compile(order: BuildOrder, key: str, cache: Cache, tools: Toolchain, compil
 def _flags(order: BuildOrder, work: Path, tools: Toolchain) -> Flags:
     from .load_inline import Flags
     if order.device == "cuda":
-        (work / "keep").mkdir()  # the cubin, for what ptxas does not tell
+        (work / "keep").mkdir()  # the cubin, for the numbers that ptxas does not print
         number = order.arch.removeprefix("sm_")
         return Flags(nvcc=(f"-gencode=arch=compute_{number},code=sm_{number}", *NVCC_FLAGS,
                            "-Xcompiler=-fno-gnu-unique", "-ccbin", str(tools.cxx), "-keep", "-keep-dir",
@@ -172,7 +172,7 @@ def _flags(order: BuildOrder, work: Path, tools: Toolchain) -> Flags:
 
 
 def _why(error: NinjaFailed, log: str, order: BuildOrder, work: Path, tool: str) -> _Stopped:
-    """What the log, or load_inline when the log is silent, says of a failed build."""
+    """The headline and the advice for a failed build, from the log, or from load_inline's exception if the log is empty."""
     texts = (log, str(error))
     if disk_full(texts):
         return _Stopped("The disk is full: the compiler could not write its output.", status=Status.MACHINE_FAILED,
@@ -206,7 +206,7 @@ def _kernels(log: str, work: Path) -> dict[str, dict[str, Numbers]]:
 
 @lru_cache(maxsize=1)
 def _emulator_digest() -> str:
-    """Changes with the emulator's headers, translator or flags: libraries of an older one are not used."""
+    """A digest of the emulator's headers, translator and flags, so that libraries of an older emulator are not used."""
     root = Path(emulator.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(f for f in root.rglob("*") if f.suffix in (".h", ".py", ".cuh", ".hpp", "") and f.is_file()):

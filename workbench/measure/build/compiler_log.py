@@ -39,9 +39,9 @@ _KILLED = re.compile(r"(?P<name>Killed|Terminated|Bus error|File size limit exce
                      r"(?:died due to|terminated with) signal (?P<number>\d+)")
 _NAMES = {"Killed": 9, "Terminated": 15, "Bus error": 7, "File size limit exceeded": 25}
 _OF_THE_MACHINE = {1: "SIGHUP", 2: "SIGINT", 7: "SIGBUS", 9: "SIGKILL", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ"}
-_FILES = ("main.cpp", "cuda.cu", "source.cu")  # what text without #line is compiled as
+_FILES = ("main.cpp", "cuda.cu", "source.cu")  # the file name under which text without #line is compiled
 _MOST_OF_A_LINE = 4000
-_CONTEXT_LINES = 12  # how far around an error its "required from" lines are looked for
+_CONTEXT_LINES = 12  # how many lines around an error are searched for "required from"
 
 
 def first_error(log: str, source: str) -> FirstError | None:
@@ -53,7 +53,8 @@ def first_error(log: str, source: str) -> FirstError | None:
 
 
 def first_warning(log: str, source: str) -> FirstError | None:
-    """What nvcc warned of in one of our files before ptxas refused its output, which has no lines."""
+    """The first warning of nvcc in one of the user's files. It is used if ptxas reports an error, because ptxas names no lines
+    of the source."""
     ours = source_names(source)
     for found in _WARNED.finditer(log):
         if (file := _ours(found["file"], ours)) in ours or file in _FILES:
@@ -82,7 +83,7 @@ def _errors(log: str, source: str) -> Iterator[FirstError]:
 
 
 def _more(after: list[str]) -> str:
-    """What the lines behind an error add to it: the arguments of a call that fits nothing, and why it does not."""
+    """The details in the lines after an error: the argument types of a call without a matching function, and the reason."""
     said = ""
     for line in after:
         if " error: " in line or "): error" in line:
@@ -103,7 +104,7 @@ def source_names(source: str) -> set[str]:
 def headline(tool: str, error: FirstError) -> str:
     """One sentence: `g++ stopped at naive_gather.cu, line 88: 'smem_w' was not declared.`"""
     message = error.message.rstrip(".")
-    message += "" if message.endswith("?") else "."  # g++ ends some by asking what was meant
+    message += "" if message.endswith("?") else "."  # some messages of g++ end with a question
     if error.file is None:
         return f"{tool} stopped: {message}"
     return f"{tool} stopped at {PurePosixPath(error.file).name}, line {error.line}: {message}"
@@ -114,9 +115,8 @@ def disk_full(texts: Iterable[str]) -> bool:
 
 
 def machine_failed(tool: str, log: str) -> str | None:
-    """The sentence, where it was the machine that ended a failed build: memory, files, or a signal that no source
-    sends to its compiler (a compiler that crashes by itself, SIGSEGV, is another matter). None where a compiler came
-    to its end and refused."""
+    """The sentence for a build that failed because of the machine: memory, files, or a signal from outside. (SIGSEGV does not
+    count, because the compiler itself may crash.) None if a compiler ended normally with an error."""
     ended = _ENDED.search(log)
     tool, code = (ended["tool"], int(ended["code"])) if ended else (tool, 0)
     told = _KILLED.search(log)
@@ -140,20 +140,20 @@ def ending(tool: str, returncode: int) -> str:
 
 
 def came_to_an_end(log: str) -> bool:
-    """Whether the log holds the end of a compiler that failed. Where none does, something else broke off the build."""
+    """Whether the log has the exit of a failed compiler. If not, something else ended the build."""
     return bool(_ENDED.search(log))
 
 
 def _ours(file: str, ours: set[str]) -> str:
-    """Assembler and linker write a #line name behind the folder of the build, which is private and soon gone."""
+    """The name without the folder of the build. Assembler and linker put this private folder before the names of #line."""
     named = next((o for o in ours if file.endswith(f"/{o}")), file)
     path = PurePosixPath(named)
     return path.name if path.name in _FILES else named
 
 
 def _led_from(lines: list[str], number: int, ours: set[str]) -> tuple[str, int] | None:
-    """The place in one of our files that is nearest in the lines around an error: g++ writes "required from" before
-    the error, "note: in instantiation" (clang) and "detected during" (nvcc) come after it."""
+    """The place in one of the user's files that is nearest to an error in the log: g++ writes "required from" before the error,
+    "note: in instantiation" (clang) and "detected during" (nvcc) come after it."""
     before = range(number - 1, max(-1, number - _CONTEXT_LINES), -1)
     after = range(number + 1, min(len(lines), number + _CONTEXT_LINES))
     for index in (*before, *after):
@@ -167,6 +167,6 @@ def _led_from(lines: list[str], number: int, ours: set[str]) -> tuple[str, int] 
 
 
 def _plain(message: str) -> str:
-    """Without what repeats the place, and without g++'s name of the option that asked for it."""
+    """The message without the place, and without g++'s note on the option that enables it."""
     message = plain(message.strip()).replace("\u2018", "'").replace("\u2019", "'")
     return re.sub(r" \[-W[^\]]+\]$", "", message).replace(" in this scope", "")

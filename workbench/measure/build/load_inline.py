@@ -50,12 +50,12 @@ _LIFELINE = "alive"
 
 
 class NinjaFailed(Exception):
-    """No library came out; the log says why. `str(error)` is what load_inline had to say."""
+    """No library was made; the log has the reason. `str(error)`: the message of load_inline."""
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What each stage gets on top of load_inline's own. Words are quoted here, not by the caller."""
+    """The flags of each stage beyond those of load_inline. They are quoted here, not by the caller."""
 
     cxx: Sequence[str] = ()
     nvcc: Sequence[str] = ()
@@ -72,7 +72,7 @@ def compile_library(source: str, folder: Path, *, log: Path, flags: Flags, tools
     _write_scripts(folder, library, log, tools, cuda=cuda)
     with _environment(folder, tools, cuda=cuda), _lifeline(folder):
         if cuda:
-            cpp_extension.CUDA_HOME = str(tools.cuda_home)  # it looked when it was imported, by rules of its own
+            cpp_extension.CUDA_HOME = str(tools.cuda_home)  # at import it searched by its own rules
         # Kernels need no torch header: with the implicit ones a build takes 20 to 40 times as long.
         lean = "no_implicit_headers" in inspect.signature(cpp_extension.load_inline).parameters
         try:
@@ -102,7 +102,7 @@ def _write_scripts(folder: Path, library: Path, log: Path, tools: Toolchain, *, 
 
 @contextmanager
 def _lifeline(folder: Path) -> Iterator[None]:
-    """A pipe whose only writer is this process: its readers see the end when this process ends, however it does."""
+    """A pipe with this process as its only writer. Its readers see the end of the file when this process ends in any way."""
     os.mkfifo(folder / _LIFELINE)
     held = os.open(folder / _LIFELINE, os.O_RDWR)  # for reading too, else the open would wait for a reader
     try:
@@ -117,7 +117,7 @@ def _environment(folder: Path, tools: Toolchain, *, cuda: bool) -> Iterator[None
     os.environ.update({
         "PATH": f"{folder / 'bin'}{os.pathsep}{before.get('PATH', os.defpath)}",
         "CXX": tools.cxx.name,
-        "TMPDIR": str(folder / "tmp"),           # what a killed compiler leaves goes with the folder
+        "TMPDIR": str(folder / "tmp"),           # files of a killed compiler are removed with the folder
         "LC_ALL": "C",                           # messages that can be read by a program
         "TORCH_NO_COMPILER_WRAPPER": "1",        # no ccache in front of the scripts: the workbench has its own cache
         "TORCH_DONT_CHECK_COMPILER_ABI": "1",    # no torch header is compiled, so its ABI does not matter

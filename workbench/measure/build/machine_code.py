@@ -25,7 +25,7 @@ _NO_NVDISASM = "No nvdisasm was found, so there is PTX but no SASS: pip install 
 
 @dataclass(frozen=True)
 class _Meta:
-    """What the cache keeps beside the texts."""
+    """The data that the cache keeps in addition to the texts."""
 
     names: dict[str, str]
 
@@ -67,7 +67,7 @@ def _texts(order: MachineCodeOrder, tools: Toolchain, entry: Path) -> dict[str, 
             sass = _run([tools.nvdisasm, "-c", "-g", "-hex", "source.cubin"], folder)
             live = _run([tools.nvdisasm, "-c", "-lrm", "count", "source.cubin"], folder)
     for name, text in ((_PTX, ptx), (_SASS, sass), (_LIVE, live)):
-        # The folder of the build says nothing; nvdisasm's columns are mostly blank.
+        # The path of the build's folder is removed, and so are the blanks of nvdisasm's columns.
         plain = re.sub(r"(?<=\S) {2,}", "  ", text.replace(f"{folder}/", ""))
         (entry / name).write_text(re.sub(r"[ \t]+$", "", plain, flags=re.M), encoding="utf-8")
     mangled = re.findall(r"\.entry\s+(\w+)", ptx)

@@ -27,8 +27,8 @@ from ...core.trial import DEFAULT_ADVICE, Status
 from ...core.trial_parts import KernelNumbers, Kernels
 from .compiler_log import disk_full, ending, first_error, headline, machine_failed
 
-# What load_inline gives nvcc by itself (torch.utils.cpp_extension.COMMON_NVCC_FLAGS): without these the numbers would
-# be of another program.
+# The flags that load_inline adds for nvcc (torch.utils.cpp_extension.COMMON_NVCC_FLAGS). Without them the numbers would be
+# those of another program.
 TORCH_NVCC_FLAGS = ("-D__CUDA_NO_HALF_OPERATORS__", "-D__CUDA_NO_HALF_CONVERSIONS__",
                     "-D__CUDA_NO_BFLOAT16_CONVERSIONS__", "-D__CUDA_NO_HALF2_OPERATORS__",
                     "--expt-relaxed-constexpr")
@@ -55,7 +55,7 @@ class _Meta:
 
 
 class CompileFailed(Exception):
-    """nvcc refused the source; `log` is all it printed."""
+    """nvcc reported an error in the source. `log`: its complete output."""
 
     def __init__(self, log: str) -> None:
         super().__init__(log)
@@ -91,7 +91,7 @@ def resources_op(order: ResourcesOrder, emit: Emit) -> Resources:
 
 def resources(source: str, archs: Sequence[str], flags: Sequence[str] = (), *,
               toolchain: Toolchain | None = None) -> Kernels:
-    """Of every kernel in `source`, archs compiled side by side. Raises `CompileFailed`."""
+    """The resources of every kernel in `source`. The archs are compiled in parallel. Raises `CompileFailed`."""
     tools = toolchain or find_toolchain()
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder, ThreadPoolExecutor(len(archs)) as pool:
         file = Path(folder) / "source.cu"
@@ -101,7 +101,7 @@ def resources(source: str, archs: Sequence[str], flags: Sequence[str] = (), *,
 
 
 def parse_ptxas(log: str) -> dict[str, dict[str, Numbers]]:
-    """{arch: {mangled kernel: numbers}} out of the log of `-Xptxas -v`. Constant memory is what the log tells of it."""
+    """{arch: {mangled kernel: numbers}} out of the log of `-Xptxas -v`. Constant memory is given as far as the log has it."""
     found: dict[str, dict[str, Numbers]] = {}
     current: Numbers | None = None
     for line in log.splitlines():
@@ -118,7 +118,7 @@ def parse_ptxas(log: str) -> dict[str, dict[str, Numbers]]:
 
 def cubin_constants(cubin: Path) -> dict[str, int]:
     """{mangled kernel: bytes of constant memory}: bank 0 (the launch parameters and the driver's own) and the file's
-    __constant__ data. From sm_90 on ptxas -v no longer tells; the sections of the ELF file do."""
+    __constant__ data. From sm_90 on, ptxas -v does not print these numbers; they are read from the sections of the ELF file."""
     own: dict[str, int] = {}
     shared = 0
     for name, size in _sections(cubin.read_bytes()):
@@ -132,7 +132,7 @@ def cubin_constants(cubin: Path) -> dict[str, int]:
 def by_kernel(numbers: dict[str, Numbers], *, only: str = "") -> dict[str, KernelNumbers]:
     """Mangled names replaced by short ones; `only` keeps the kernels whose full name holds that text.
 
-    Kernels that differ in Layer and Tune alone have one short name: the one with the most registers is kept.
+    Kernels that differ only in Layer and Tune have the same short name; of these, the one with the most registers is kept.
     """
     found: dict[str, KernelNumbers] = {}
     names = demangle(list(numbers))
@@ -146,7 +146,7 @@ def by_kernel(numbers: dict[str, Numbers], *, only: str = "") -> dict[str, Kerne
 
 
 def demangle(names: Sequence[str]) -> dict[str, str]:
-    """C++ names as c++filt writes them; as they are where there is no c++filt."""
+    """C++ names as c++filt writes them; without c++filt they are unchanged."""
     tool = shutil.which("c++filt")
     if not tool or not names:
         return {name: name for name in names}
@@ -156,7 +156,8 @@ def demangle(names: Sequence[str]) -> dict[str, str]:
 
 
 def short_name(demangled: str) -> str:
-    """`void a::gather<c::Layer, c::Tune, 4>(c::Layer, Sizes)` -> `gather<4>`: what tells kernels of one file apart."""
+    """`void a::gather<c::Layer, c::Tune, 4>(c::Layer, Sizes)` -> `gather<4>`: the part that distinguishes kernels of one file.
+    """
     head = _outside_brackets(demangled.removeprefix("void "))
     name, _, arguments = head.partition("<")
     kept = [a for a in _split(arguments.removesuffix(">")) if a.rpartition("::")[2] not in ("Layer", "Tune")]
@@ -193,7 +194,8 @@ def _sections(elf: bytes) -> Iterator[tuple[str, int]]:
 
 
 def _outside_brackets(text: str) -> str:
-    """Everything before the parameter list: the first "(" outside of <>, `(anonymous namespace)` let through."""
+    """Everything before the parameter list, which begins at the first "(" outside of <>. `(anonymous namespace)` does not
+    count."""
     text, depth = text.replace("(anonymous namespace)::", ""), 0
     for i, c in enumerate(text):
         depth += (c == "<") - (c == ">")

@@ -24,12 +24,13 @@ _USUAL = {
     **{name: f"from typing import {name}" for name in ("Any", "Callable", "Dict", "List", "Optional", "Tuple", "Union")},
     **{name: f"from math import {name}" for name in ("ceil", "floor", "prod", "sqrt")}}
 
-# Of an error that CUDA reports: its words, the status, and what to do.
+# Errors of CUDA: the words of the message, the status, and the advice.
 _OF_CUDA = (
     ("invalid configuration argument", Status.LAUNCH_FAILED,
      "Launch 1 to 1024 threads in a block (z at most 64) and at least 1 block in each dimension (y and z at most 65535)."),
     ("too many resources requested", Status.LAUNCH_FAILED,
-     "The block needs more registers than there are: launch fewer threads, or write __launch_bounds__ before the kernel."),
+     "The block needs more registers than a multiprocessor has: launch fewer threads, or write __launch_bounds__ before the "
+     "kernel."),
     ("invalid argument", Status.LAUNCH_FAILED,
      "Above 48 KiB of dynamic shared memory call cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, "
      "bytes) before the launch, and stay below the GPU's limit."),
@@ -78,7 +79,8 @@ def of_cuda(error: Raised) -> tuple[Status, str] | None:
 
 
 def advice_for(error: Raised, *, arguments: str, otherwise: str) -> str:
-    """`arguments`: for a call from outside that does not fit; `otherwise`: for what no line of the file raised."""
+    """The advice for an exception. `arguments`: the advice if a call from outside has the wrong arguments. `otherwise`: the
+    advice if no line of the file raised it."""
     here = f"line {error.line}" if error.line else "the file"
     message = error.message
     if error.type == "TypeError" and not error.inside and _ARGUMENTS.search(message):
@@ -148,7 +150,7 @@ _RULES = (
     _rule(r"cannot import name '(\w{1,60})' from '([\w.]{1,80})'", _not_importable),
     _rule(r"must be (?:of type )?(?:a )?`?(?:tl\.)?constexpr", "Declare the parameter as tl.constexpr: {here} needs its value "
           "at compile time."),
-    _rule(r"power of (?:2|two)", "Make the size in {here} a power of two, and mask what is too much."),
+    _rule(r"power of (?:2|two)", "Make the size in {here} a power of two, and mask the elements beyond the end."),
     _rule(r"[Mm]ask .*(?:bool|type)|mask argument", "Give {here} a mask of booleans: a comparison such as offsets < n."),
     _rule(r"^IndentationError|^TabError", "Indent {here} like the lines around it."),
     _rule(r"^SyntaxError: unterminated triple-quoted", "Close the string that begins in {here}."),
@@ -156,7 +158,7 @@ _RULES = (
     _rule(r"^SyntaxError: '(.)' was never closed", "Close the {0} of {here}."),
     _rule(r"^SyntaxError", "Correct {here}."),
     _rule(r"^FileNotFoundError: .*: '(.{1,200})'",
-          "Put the text of {0} into the file: it is checked alone, in an empty folder."),
+          "Put the text of {0} into the file: the file is checked alone, in an empty folder."),
     _rule(r"^RecursionError", "End the recursion: {here} calls itself again and again."),
     _rule(r"cannot assign (?:module|parameter)s? before Module.__init__", "Call super().__init__() first in __init__."),
     _rule(r"^TypeError: (\w+) is not an nn\.Module$", "Write class {0}(nn.Module)."),

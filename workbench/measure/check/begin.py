@@ -17,8 +17,8 @@ from ...core.replies import Checked
 from .foreign import confine
 from .foreign.confine import Launched
 
-# More processes with the reference, to time it: with cudnn.benchmark (on a GPU), with torch.compile, and when the file's
-# process is gone.
+# Further processes with the reference for the timing: one with cudnn.benchmark (on a GPU), one with torch.compile, and one for
+# times after the file's process has ended.
 OF_TIMES = ("benchmark", "compiler", "spare")
 # A text with one of these words is most likely emulated on the CPU, where such a file is not timed.
 _OF_CUDA = ("load_inline", "cpp_extension", "triton")
@@ -44,15 +44,15 @@ class Begun:
 def check(order: CheckOrder, emit: Emit) -> Checked:
     """Worker operation "check"."""
     confine.adopt_orphans()
-    confine.confinement(order.device)  # it raises for a wrong setting, before anything is made
+    confine.confinement(order.device)  # it raises an error for a wrong setting before anything is created
     temporary = Path(tempfile.gettempdir())
-    sweep(temporary.glob(f"{_SCRATCH}.*"))  # of checks that were killed
+    sweep(temporary.glob(f"{_SCRATCH}.*"))  # files of checks that were killed
     begun = Begun(*owned_folder(temporary, _SCRATCH, mode=0o700))
     before = signal.signal(signal.SIGTERM, _ended)
     try:
         for name in ("reference", "candidate", *_others(order)):
             begun.launched[name] = confine.launch(begun.scratch / name, order.device, order.memory_bytes)
-        gc.disable()  # while torch is imported: it finds nothing, and takes an eighth of the time
+        gc.disable()  # no garbage collection while torch is imported: it would free nothing and take an eighth of the time
         try:
             from . import check_file
         finally:

@@ -37,8 +37,8 @@ _KNOWN = ("name", "cpp_sources", "cuda_sources", "functions", "extra_cflags", "e
 
 
 def build_question(error: Raised | Ended, text: str, *, emulated: bool, printed: str = "", lacks: str = "") -> Question:
-    """FAILED, or SKIPPED where it is this machine that lacks something. `printed`: what the file's process has printed;
-    `lacks`: the compiler that is not here, as a sentence."""
+    """FAILED, or SKIPPED if the cause is a missing part of this machine. `printed`: the output of the file's process. `lacks`:
+    a sentence about the missing compiler."""
     if isinstance(error, Ended):
         return Question("builds", _QUESTION, Answer.FAILED, f"No. {error.headline}", error.advice, str(error.status),
                         Log(log=error.log))
@@ -54,7 +54,7 @@ def build_question(error: Raised | Ended, text: str, *, emulated: bool, printed:
                         "Check the file on a machine with a GPU.", str(Status.SKIPPED), detail)
     if emulated and re.search(r"NVIDIA driver|CUDA (?:is not|driver)|not compiled with CUDA|cuda.*not available",
                               error.message):
-        return Question("builds", _QUESTION, Answer.SKIPPED, f"It asks for a GPU while it is imported: {error.sentence}.",
+        return Question("builds", _QUESTION, Answer.SKIPPED, f"It needs a GPU while it is imported: {error.sentence}.",
                         "Check the file on a machine with a GPU.", str(Status.SKIPPED), detail)
     seen = f"No. {error.sentence}."
     alone = "Run the file alone: python model_new.py."
@@ -73,7 +73,7 @@ def no_compiler(sentence: str) -> Question:
 
 
 def _of_no_python(wrong: str, line: int) -> str:
-    """The advice for text around the code, as a chat has it; "" for code."""
+    """The advice for text around the code, such as that of a chat; "" if there is only code."""
     if wrong.startswith("```"):
         return f"Remove line {line}: it is a fence of Markdown. Keep only the code between the fences."
     words = wrong.rstrip(".:!").split()
@@ -90,14 +90,15 @@ def _wrong_argument(error: Raised, detail: Log) -> Question:
         seen = f"No. load_inline has no argument {wrong[1]!r}, in line {error.line}."
         advice = f"Write {near[0]}." if near else advice
     elif wrong := _MISSING.search(error.message):
-        seen, advice = f"No. load_inline gets no {wrong[1]}, in line {error.line}.", f"Write {wrong[1]}=... in the call."
+        seen, advice = f"No. load_inline lacks {wrong[1]}, in line {error.line}.", f"Write {wrong[1]}=... in the call."
     elif "must be a list" in error.message:
         seen, advice = f"No. {error.message} (line {error.line}).", "Put the flags into a list: [\"-O3\"]."
     return _failed(seen, advice, detail)
 
 
 def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Question:
-    """From the exception's log; of load_inline(verbose=True), which has none, from what was printed."""
+    """The error of a source, from the log in the exception. With load_inline(verbose=True) the exception has no log, so it is
+    read from the output."""
     call = error.detail.calls[-1] if error.detail.calls else None
     log, found = error.message, list[FirstError]()
     undefined = None
@@ -111,7 +112,8 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
         return _failed(*_undefined(_demangled(undefined["name"].strip()), text, call), detail)
     if "does not define module export function" in error.message:
         names = ", ".join(f'"{n}"' for n in _functions_of(call))
-        return _failed(f"No. load_inline gets no functions, in line {error.line}: nothing of the sources can be called.",
+        return _failed(f"No. load_inline is called without functions, in line {error.line}, so Python cannot call any function "
+                       "of the sources.",
                        f"Name the functions that Python calls: functions=[{names or '...'}].", detail)
     if not found:
         said = next((s.strip() for s in reversed(log.splitlines()) if "rror" in s), log.strip().splitlines()[0] if
@@ -131,8 +133,8 @@ def _wrong_source(error: Raised, text: str, detail: Log, printed: str) -> Questi
 
 
 def _cause(found: list[FirstError]) -> FirstError:
-    """The first error. Of undeclared names the one that stands first: an unknown macro is reported after what is in its
-    brackets."""
+    """The first error. Of several undeclared names it is the first in the source, because an unknown macro is reported after
+    the names in its brackets."""
     first = found[0]
     if first.line is None or not _UNDECLARED.search(first.message):
         return first
@@ -158,8 +160,7 @@ def _tool(first: FirstError, log: str, emulator: bool) -> str:
 
 
 def _of_functions(first: FirstError, text: str, call: InlineCall | None) -> tuple[str, str] | None:
-    """What was seen, and the advice, where the error is in the lines that load_inline writes for `functions`, behind
-    cpp_sources."""
+    """The finding and the advice for an error in the lines that load_inline adds after cpp_sources for `functions`."""
     if call is None or first.line is None:
         return None
     lines = "\n".join(call.cpp_sources).split("\n")
@@ -192,7 +193,7 @@ def _of_functions(first: FirstError, text: str, call: InlineCall | None) -> tupl
 
 
 def _unfinished(first: FirstError, text: str, lines: list[str]) -> tuple[str, str] | None:
-    """What was seen where cpp_sources ends in the middle of a declaration; None where it does not."""
+    """The finding if cpp_sources ends in the middle of a declaration; otherwise None."""
     last = next((words.strip() for words in reversed(lines) if words.strip()), "")
     if last.endswith((";", "}")) or not last or not first.message.startswith("expected "):
         return None
@@ -208,7 +209,8 @@ def _functions_of(call: InlineCall | None) -> list[str]:
 
 
 def _undefined(name: str, text: str, call: InlineCall | None) -> tuple[str, str]:
-    """What was seen, and the advice. A name that the file does not declare, or that C++ has not mangled, is a library's."""
+    """The finding and the advice for an undefined name. A name that the file does not declare, or that is not mangled, belongs
+    to a library."""
     short = name.partition("(")[0].rpartition("::")[2]
     cpp, cuda = ("\n".join(call.cpp_sources), "\n".join(call.cuda_sources)) if call else ("", "")
     declared = re.search(rf"\b{re.escape(short)}\b", cpp)
@@ -228,7 +230,7 @@ def _undefined(name: str, text: str, call: InlineCall | None) -> tuple[str, str]
         which = f"lines {places[0]} and {places[1]}" if len(places) == 2 else "declaration and definition"
         return f"{wrong} with these arguments.", f"Make {which} agree, argument by argument."
     return (f"No. {name} is used and defined nowhere.",
-            "Define it, or name its library in extra_ldflags (-lcublas for cuBLAS, say).")
+            "Define it, or name its library in extra_ldflags (for example -lcublas for cuBLAS).")
 
 
 def _failed(seen: str, advice: str, detail: Log) -> Question:
@@ -250,18 +252,19 @@ def in_the_file(first: FirstError | None, text: str, call: InlineCall | None) ->
         return first
     if (start := text.find(source)) >= 0:
         return FirstError("the file", text[:start].count("\n") + line, first.message)
-    wrong = source.split("\n")[line - 1].strip()  # the string was formatted: its line may be there as it is
+    wrong = source.split("\n")[line - 1].strip()  # the string was formatted, but this line of it may be unchanged
     there = [n for n, words in enumerate(text.splitlines(), 1) if wrong and words.strip() in (wrong, _formatted(wrong))]
     return FirstError("the file", there[0], first.message) if len(there) == 1 else first
 
 
 def _formatted(words: str) -> str:
-    """As an f-string has it."""
+    """The line as it is written in an f-string."""
     return words.replace("{", "{{").replace("}", "}}")
 
 
 def _within_macro(first: FirstError, text: str) -> FirstError:
-    """nvcc gives the first line of a macro for all that stands in its brackets: the line there that has the name."""
+    """For an error inside a macro's brackets nvcc names the macro's first line. This returns the line within the brackets that
+    has the name."""
     if first.file != "the file" or not first.line or "AT_DISPATCH" not in line_of(text, first.line):
         return first
     inside = text.splitlines()[first.line - 1:first.line + _LINES_OF_A_MACRO]
@@ -272,7 +275,8 @@ def _within_macro(first: FirstError, text: str) -> FirstError:
 
 
 def _by_its_name(first: FirstError, text: str) -> FirstError:
-    """Of a message without a place: where the kernel begins that it names, or the line with the flag that it names."""
+    """The line for a message without a place: the start of the kernel that it names, or the line with the flag that it names.
+    """
     found = None
     if kernel := re.search(r"\bfunction '(?:void )?(\w+)", first.message):
         found = re.search(rf"__global__[^;{{]*?\b{kernel[1]}\s*\(", text)

@@ -43,17 +43,17 @@ from .questions.cases import Case, Setting, setting_of
 from .questions.drawn import Drawn
 from .trialrun import TrialRun, new_seed
 
-_MANY_VALUES = 1 << 22    # of x and the output: fewer are sent in no time
-_ASKED = "KERNEL_WORKBENCH_WINDOWS"  # off unless asked for: no GPU has run it yet
-# Bytes for each value: of a window (the larger one holds all that is sent before timed calls, the smaller one the truth), and
-# of what the judge compares, in float64. `_OPEN`: windows at a time.
+_MANY_VALUES = 1 << 22    # bytes of x and the output; fewer are sent fast enough through the pipe
+_ASKED = "KERNEL_WORKBENCH_WINDOWS"  # off by default: it has not yet run on a GPU
+# Bytes for each value: of the windows (the larger one has all tensors that are sent before timed calls, the smaller one the
+# truth), and of the float64 tensors that the judge compares. `_OPEN`: how many windows are open at a time.
 _WINDOWS, _WINDOW_MORE, _HERE, _OPEN = (16, 8), 64 << 20, 112, 4
 
 
 def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
     """The answers, with all that is found beside them."""
     confined, scratch = confine.confinement(order.device), begun.scratch
-    if order.device != "cpu":  # a context of CUDA takes seconds, and the processes make theirs meanwhile
+    if order.device != "cpu":  # creating a CUDA context takes seconds; the other processes create theirs at the same time
         threading.Thread(target=free_bytes, args=(order.device,), daemon=True).start()
     limits = Limits(order.memory_bytes, order.call_s, order.build_s)
     patient = replace(limits, call_s=max(120.0, limits.call_s))  # the limit is meant for the candidate
@@ -85,8 +85,8 @@ def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
             torch.cuda.empty_cache()  # the processes of the next check need that memory
     if left:
         asked.questions.append(Question(
-            "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of the file had left their "
-            "process group and were ended.", "Do not start processes."))
+            "processes", "Leaves nothing running?", Answer.WARNED, f"No. {left} processes of the file had left their process "
+                                                                   "group; they were killed.", "Do not start processes."))
     return asked.progress.so_far
 
 
@@ -157,8 +157,9 @@ class _Check:
         self.progress.known = replace(found, kernelbench=replace(found.kernelbench or KernelBench(()), text=text))
 
     def _share(self, case: Case) -> str:
-        """Where the judge keeps its tensors. Those of a large layer stay on the GPU, and pass to and from the processes through
-        memory of it, where there is enough. All others are few or small, or need what only the CPU does to them."""
+        """The device of the judge's tensors. Those of a large layer stay on the GPU and are passed to and from the processes
+        through shared GPU memory, if there is enough. Other tensors are few or small, or need operations that only the CPU has.
+        """
         if self.device == "cpu" or case.workload is None or os.environ.get(_ASKED) != "1":
             return "cpu"
         values = prod(case.shapes[0]) + prod(case.workload.output_shape)
@@ -172,7 +173,7 @@ class _Check:
 
     def _beside(self, trial: TrialRun, case: Case) -> Beside | None:
         """The other processes of the timing. torch.compile begins at once, while the file is built and questions are asked. On
-        the CPU only where its process has been started: a file that is emulated is not timed."""
+        the CPU this is done only if its process was started, because an emulated file is not timed."""
         if not self.order.time or self.emulate and not self.others["compiler"].alive:
             return None
         benchmark, compiler = (Party(self.others[name], self.order.reference, class_name="Model", emulate=False)
@@ -185,13 +186,13 @@ class _Check:
 
     def stopped_by(self, error: Exception) -> None:
         """Adds the question that failed because the judge itself raised an error."""
-        said = (str(error).strip().splitlines() or ["no more is known"])[0][:200]
+        said = (str(error).strip().splitlines() or ["no more answers are known"])[0][:200]
         self.questions.append(Question(
             "judge", "Did the judge run to the end?", Answer.FAILED, f"No. It stopped at an unexpected reply: "
             f"{type(error).__name__}: {said}.", "Report this, with the file.", str(Status.WORKER_DIED)))
 
     def _reference(self) -> tuple[_Reference, list[torch.Tensor], Setting]:
-        """About the reference. If it is defective the request is bad, because nothing can be judged against it."""
+        """Facts about the reference. If it is defective, it raises `BadRequest`, because nothing can be judged against it."""
         self.emit(Event("build", "importing the reference"))
         try:
             loaded = self.reference.load()
@@ -212,7 +213,8 @@ class _Check:
         return _Reference(loaded, made.convolves, structure, answer.numbers), given, setting
 
     def _declared(self, trial: TrialRun) -> str:
-        """Has the file judged in the precision that it declares. The name of that precision if the reference is more exact."""
+        """Set the precision that the file declares as the one in which it is judged. Returns its name if the reference is more
+        exact."""
         precision, unknown = declared(self.text)
         key, question = "precision", "As exact as the reference?"
         if unknown:
@@ -233,11 +235,14 @@ class _Check:
         return name
 
     def _options(self, reference: Loaded) -> None:
-        """Warns of options of the reference's forward that the file's has not: calls with them are not made."""
+        """Warn of options of the reference's forward that the file's forward does not have. No calls with these options are
+        made."""
         if lacks := [n for n in reference.options if n not in self.candidate.load().options]:
             self.questions.append(Question(
-                "options", "Takes the options of forward?", Answer.WARNED, f"No. Its forward has no option "
-                f"{', '.join(lacks)}. The reference's has.", "Add the option, if other code uses it.", str(Status.MISMATCH)))
+                "options", "Takes the options of forward?", Answer.WARNED, "No. Its forward lacks the option "
+                                                                           f"{', '.join(lacks)} of the reference's "
+                                                                           "forward.", "Add the option, if other code uses "
+                                                                                       "it.", str(Status.MISMATCH)))
 
     def _drawn(self, given: list[torch.Tensor], trial: TrialRun) -> Drawn:
         try:
@@ -247,7 +252,7 @@ class _Check:
             raise BadRequest(f"get_inputs() of the reference does not run a second time: {said}.") from error
 
     def _layer(self, found: Structure | None, given: list[torch.Tensor]) -> Structure | None:
-        """The layer, if the reference is exactly one transposed convolution; a module that only contains one has none."""
+        """The layer, if the reference is exactly one transposed convolution; for a module that contains more it is None."""
         if found is None:
             return None
         try:
@@ -275,11 +280,11 @@ class _Check:
                 loaded.own_export)
 
     def _lacks(self) -> str:
-        """The compiler that this machine does not have, as a sentence; "" where it has all."""
+        """A sentence about a compiler that is missing on this machine; "" if none is."""
         return missing(find_toolchain(torch.version.cuda), cuda=not self.emulate) or ""
 
     def _start_nvcc(self, calls: Sequence[InlineCall]) -> tuple[threading.Thread, list[Nvcc]] | None:
-        """Without a GPU: nvcc compiles the source while the questions are asked."""
+        """Start nvcc, on a machine without a GPU. It compiles the source while the questions are asked."""
         if self.questions[0].answer is Answer.FAILED and not self.questions[0].detail.first_error:
             return None
         if not (self.emulate and self.order.nvcc and any(c.cuda_sources for c in calls)):
@@ -299,7 +304,7 @@ class _Check:
             self.questions.append(Question("nvcc", "Compiles with nvcc?", result.answer, result.seen, result.advice,
                                            str(Status.BUILD_FAILED) if result.answer is Answer.FAILED else ""))
             first = self.questions[0]
-            if result.answer is Answer.PASSED and first.detail.first_error:  # the emulator's limit, not the file's fault
+            if result.answer is Answer.PASSED and first.detail.first_error:  # a limit of the emulator, not an error of the file
                 self.questions[0] = replace(first, answer=Answer.SKIPPED, status=str(Status.SKIPPED), advice="Check the "
                                             "file on a machine with a GPU.", seen="Not known: nvcc compiles it, the CPU "
                                             f"emulator does not. {first.seen.removeprefix('No. ')}")

@@ -11,7 +11,7 @@ from ...core.check_parts import FirstError
 
 _CUDA_ONLY = re.compile(r"__global__|__device__|__shared__|<<<|>>>|\b(?:threadIdx|blockIdx|blockDim)\b")
 _LONG_NAME = re.compile(r'function\("([^"]{100,})"\)')
-_HEADERS = (  # of a name that is not declared; the first that matches
+_HEADERS = (  # patterns for an undeclared name; the first match is used
     (r"__float2half|__half2?float|__half2?\b|__h\w+2?\b|__hfma2?", "<cuda_fp16.h>"),
     (r"(?:__nv_)?bfloat16|__float2bfloat16", "<cuda_bf16.h>"),
     (r"FLT_\w+|DBL_\w+", "<cfloat>"), (r"INFINITY|NAN|M_PI", "<cmath>"), (r"INT_M\w+|UINT_MAX|LONG_\w+", "<climits>"),
@@ -24,7 +24,8 @@ _HEADERS = (  # of a name that is not declared; the first that matches
 
 @dataclass(frozen=True)
 class Place:
-    """Where the message points. `text`: that line of the file, "" if it is not known; `cpp`: it is in cpp_sources."""
+    """The place that the message names. `text`: that line of the file, "" if it is not known. `cpp`: whether it is in
+    cpp_sources."""
 
     here: str
     text: str = ""
@@ -40,7 +41,7 @@ class Place:
 
 
 def plain_message(message: str) -> str:
-    """Without names of the emulator's own parts, which no file has written."""
+    """The message without names of the emulator's internal parts."""
     for pattern, instead in _EMULATORS:
         if found := pattern.search(message):
             return instead(found)
@@ -53,7 +54,7 @@ def compile_advice(message: str, place: Place) -> str:
     """What to do about a compiler's error."""
     if place.cpp and _CUDA_ONLY.search(place.text):
         more = "Put CUDA code into cuda_sources" if not place.with_cuda else "Move this line to cuda_sources"
-        return f"{more}: g++ compiles cpp_sources, and it does not know kernels and launches."
+        return f"{more}: g++ compiles cpp_sources, and it cannot compile kernels and launches."
     for pattern, advice in _RULES:
         if found := pattern.search(message):
             said = advice(found, place)
@@ -81,7 +82,7 @@ _EMULATORS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] =
     (re.compile(r"no matching function for call to 'allocate_shared<(?P<type>[^']*)>\(\)'"),
      lambda found: f"a __shared__ array needs a constant size, and {found['type']} has none"),
 )
-_ELSEWHERE = re.compile(r" \((?:previous definition|declared) at line \d+[^)]*\)")  # a line of no file that the user has
+_ELSEWHERE = re.compile(r" \((?:previous definition|declared) at line \d+[^)]*\)")  # a line that is in none of the user's files
 
 
 def _undeclared(found: re.Match[str], place: Place) -> str:
@@ -109,7 +110,7 @@ def _rule(pattern: str, advice: str | Callable[[re.Match[str], Place], str]) -> 
         lambda found, place: advice.format(*found.groups(""), here=place.here or "the source")
 
 
-# g++, nvcc, ptxas and ld, as each of them says it.
+# Patterns for messages of g++, nvcc, ptxas and ld.
 _RULES = (
     _rule(r"DeprecatedTypeProperties", "Write .scalar_type() instead of .type() in {here}."),
     _rule(r"a __shared__ array needs a constant size|constant value|variable length array|"
@@ -139,9 +140,9 @@ _RULES = (
           "Write extern \"C\" in both cpp_sources and cuda_sources, or in neither."),
     _rule(r"redefinition of|has already been defined|multiple definition", "Remove one of the two definitions."),
     _rule(r"Value '([\w-]+)' is not defined for option 'gpu-architecture'|[Uu]nsupported gpu architecture '([\w-]+)'",
-          "Remove {0}{1} from extra_cuda_cflags: load_inline compiles for the GPU that is there."),
+          "Remove {0}{1} from extra_cuda_cflags: load_inline compiles for the installed GPU."),
     _rule(r"[Uu]nknown option '([^']+)'|unrecognized (?:command[- ]line )?option '([^']+)'",
-          "Remove {0}{1}. extra_cflags are for g++, extra_cuda_cflags for nvcc; nvcc hands on what follows -Xcompiler."),
+          "Remove {0}{1}. extra_cflags are for g++, extra_cuda_cflags for nvcc; nvcc passes flags after -Xcompiler to g++."),
     _rule(r"cannot find -l(\S+?):?(?:\s|$)",
           "Correct -l{0} in extra_ldflags, or install the library and name its folder by -L."),
     _rule(r"(?:identifier \"|')(?P<name>\w+)[\"'](?: is undefined| was not declared)(?:.*did you mean '(?P<near>\w+)')?",

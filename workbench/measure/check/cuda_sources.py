@@ -1,4 +1,5 @@
-"""What can be said of a file's CUDA sources without running them: hints from the text, KernelBench's text rules, and nvcc."""
+"""Examines a file's CUDA sources without running them: hints from the text, KernelBench's rules for the text, and a compilation
+by nvcc."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class Nvcc:
-    """Whether the sources compile: PASSED, FAILED, or SKIPPED where that cannot be said."""
+    """Whether the sources compile: PASSED, FAILED, or SKIPPED if that is not known."""
 
     answer: Answer
     seen: str
@@ -51,7 +52,7 @@ class Nvcc:
 
 
 def findings(text: str, calls: Sequence[InlineCall]) -> list[Hint]:
-    """From the text alone: hints, never proof."""
+    """Hints that are found only from the text. They are not proofs."""
     found = []
     code = "\n".join(line.split("//")[0] for call in calls for line in "\n".join(call.cuda_sources).splitlines())
     code = (code or text)[:_MOST_READ]

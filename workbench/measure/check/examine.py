@@ -29,8 +29,8 @@ from .questions.cases import Case
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, same_bits, unlike
 
 _RUNS = 3
-_SAME = 1e-9       # two float64 results may differ so much: sums in another order
-_ROUNDING = 1e-3   # float32 runs may differ so much: sums in another order
+_SAME = 1e-9       # two float64 results may differ by this much, because sums may be in another order
+_ROUNDING = 1e-3   # float32 runs may differ by this much, because sums may be in another order
 _OF_VALUES = ("values", "gradients", "gradient_values")
 _ONE_CASE = ("batch_one", "empty_batch")
 _MOST_VALUES = 1 << 24   # gradients of a further case are compared only if its inputs have at most so many values
@@ -46,7 +46,8 @@ _ASKED = {
 
 
 class Examination:
-    """`run` asks everything. The answers become part of `progress`, and so does all that is found beside them."""
+    """The questions about values and gradients. `run` asks all of them. Answers and further findings are added to `progress`.
+    """
 
     def __init__(self, trial: TrialRun, given: Case, progress: Progress, *, emulated: bool,
                  timed: bool, effort: str, beside: Beside | None = None) -> None:
@@ -54,13 +55,13 @@ class Examination:
         self.questions, self.emit = progress.questions, progress.emit
         self.emulated, self.timed, self.effort, self.beside = emulated, timed, effort, beside
         self.first_wrong: Outcome | None = None
-        self.gradients_known = True   # no NaN or infinity in the reference's: else there is no truth for timed calls
+        self.gradients_known = True    # the reference's are finite; without that there is no truth for timed calls
         self.errors: dict[str, ResultErrors] = {}   # of the given size
         self.raised = ""     # what its call raised there
 
     @property
     def found(self) -> Checked:
-        """What is found beside the answers."""
+        """The findings that are not answers."""
         return self.progress.known
 
     @found.setter
@@ -111,7 +112,7 @@ class Examination:
             shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
 
     def _at_the_given_size(self) -> Outcome:
-        """Raises `BadRequest` for a reference that gives no truth there."""
+        """Ask at the given size. Raises `BadRequest` if the reference gives no truth there."""
         try:
             return self.trial.run(self.given, at_once=True)
         except NotForReference as error:
@@ -121,7 +122,7 @@ class Examination:
             raise BadRequest(f"The reference does not run: {error.headline}") from error
 
     def _as_tf32(self, given: Outcome) -> Outcome:
-        """A convolution may be right in TF32 on the CPU, too. It is then judged as on a GPU, and the report says so."""
+        """Whether the file's convolutions compute in TF32 on the CPU. It is then judged as on a GPU, and the report says so."""
         if given.problems and self.trial.declared in ("", "tf32") and tf32.explained(self.trial, given):
             self.questions += [] if self.trial.declared else [tf32.warning(given)]
             self.trial.of_float32 = "tf32"
@@ -151,8 +152,8 @@ class Examination:
             return None
 
     def _called_once_more(self, given: Outcome) -> bool:
-        """Whether the given case is right, and right again with other values. If it is not, a passed question fails. One
-        transposed convolution is not called again here: its other cases have other values anyway."""
+        """Whether the given case is right, and is right again with other values. If it is wrong with other values, the passed
+        question becomes a failure. A transposed convolution is not called again: its other cases have other values."""
         if given.problems or self.given.setting.layer is not None:
             return not given.problems
         try:
@@ -261,9 +262,9 @@ class Examination:
         return f" Compared only for input changes that keep the inputs {' and '.join(dict.fromkeys(bound))}." if bound else ""
 
     def _right_if_expanded(self, dense: Outcome) -> bool:
-        """The gradients once more, for y.sum().backward(). There they may cancel to nothing (of a softmax, say): errors are
-        relative to those of the dense grad_output, where these are larger. Of a layer they are whole numbers of both signs.
-        Answers the question when they are wrong."""
+        """The gradients once more, for y.sum().backward(). There they may cancel to zero (for example those of a softmax). So
+        errors are relative to the gradients for the dense grad_output, if these are larger. For a layer the values are whole
+        numbers of both signs. If they are wrong, the question is answered here."""
         self.emit(Event("check", "an expanded grad_output"))
         scale = {n: max(float(v.double().square().mean().sqrt()), (dense.errors[n].least_norm if n in dense.errors else 0.0) /
                         v.numel()**0.5) for n, v in dense.expected.items() if v.numel()}
@@ -284,7 +285,7 @@ class Examination:
         return False
 
     def _range(self, outcome: Outcome) -> None:
-        """Only float32 can be computed in float16 unseen. A file that is wrong near 1 is not asked with other numbers."""
+        """Asked only for float32, which a file could compute in float16. Not asked if the file is wrong for numbers near 1."""
         right = not any(q.answer is Answer.FAILED for q in self.questions if q.key in _OF_VALUES)
         if self.trial.dtype == "float32" and right:
             self.emit(Event("check", "large and small numbers"))
@@ -307,7 +308,8 @@ class Examination:
                                        advice, str(Status.NONDETERMINISTIC)))
 
     def _same_gradients(self, outcome: Outcome) -> None:
-        """The outputs have the same bits. Other bits of gradients are a warning, if the reference's are always the same."""
+        """The question if the outputs have the same bits. If the gradients have other bits and those of the reference do not,
+        it is a warning."""
         few = sum(x.numel() for x in outcome.inputs) <= _MOST_VALUES
         names = outcome.names if few and outcome.grad_output is not None and not outcome.problems else []
         try:
@@ -316,8 +318,8 @@ class Examination:
                 wrong = apart > 2 * outcome.errors[self.trial.plain(other)].allowed
                 self.questions.append(Question(
                     "same_bits", _ASKED["same_bits"], Answer.FAILED if wrong else Answer.WARNED,
-                    f"No. The output has equal bits in {_RUNS} runs, but "
-                    f"{self.trial.plain(other)} has not. The reference's has.", "Sum in a fixed order, without atomics.",
+                    f"No. The output has equal bits in {_RUNS} runs, but {self.trial.plain(other)} has not. That of the "
+                    "reference has.", "Sum in a fixed order, without atomics.",
                     str(Status.NONDETERMINISTIC)))
                 return
         except (Raised, Ended):  # other questions find it
@@ -354,7 +356,7 @@ class Examination:
         return others, apart
 
     def _others(self, key: str, tried: Iterable[Case], gradients: bool) -> None:
-        """One question over several cases: right in all, or wrong in these."""
+        """One question about several cases. Its answer lists the cases that are wrong."""
         right: list[str] = []
         wrong: list[tuple[str, Problem, Outcome]] = []
         not_drawn, repeated = "", False
@@ -410,12 +412,12 @@ class Examination:
             good = f"; right for {_listed(right)}." if right else "."
             if len(wrong) > 1 or right:
                 seen = f"No. Wrong for {_listed([w[0] for w in wrong])}{good} For {name}: {problem.seen}"
-            else:  # the question names the one case, or nearly
+            else:  # the question itself already names the case
                 seen = f"No. {problem.seen}" if key in _ONE_CASE else f"No. For {name}: {problem.seen}"
             self._fail(key, replace(problem, seen=seen))
 
     def _other_draw(self, case: Case) -> Problem | None:
-        """Its first parameters, where those of the given arguments are the reference's."""
+        """Compare the initial parameters, if they were equal for the given arguments."""
         how = self.trial.how(case)
         if how not in self.trial.reference.drawn:
             return None
@@ -446,7 +448,7 @@ class Examination:
             self._skip(("times",), "A wrong module is not timed. Correct the values first.")
         else:
             self.emit(Event("time", "in turns with PyTorch"))
-            bound = self.trial.drawn is not None and self.trial.drawn.bound  # then not each value of a gradient is known
+            bound = self.trial.drawn is not None and self.trial.drawn.bound  # the exact gradient is not always known
             backward = self.gradients_known and not bound and any(q.key == "gradient_values" and q.answer is Answer.PASSED
                                                     for q in self.questions)
             plan = times.Plan(self.given, self.effort, self.beside, self.errors, self._factor())
@@ -462,7 +464,7 @@ class Examination:
                 self._pass("times", "Timed in turns with PyTorch.")
 
     def _factor(self) -> float:
-        """The factor of the values of timed calls: beyond float16's range if the layer was right there, else 1."""
+        """The factor for the values of timed calls: a value beyond float16's range if the layer was right there, else 1."""
         passed = any(q.key == "range" and q.answer is Answer.PASSED for q in self.questions)
         return 2.0**magnitudes.UP if passed and self.given.setting.layer is not None else 1.0
 

@@ -41,15 +41,15 @@ class Party:
         self._loaded_in = -1
         self._count = 0
         self.facts: Loaded | None = None
-        self.drawn: dict[Construction, tuple[Made, list[torch.Tensor]]] = {}   # what `make` gave last
+        self.drawn: dict[Construction, tuple[Made, list[torch.Tensor]]] = {}   # the last result of `make`
 
     @property
     def given_up(self) -> bool:
-        """It has died too often to be asked again."""
+        """Whether its process has ended too often to be asked again."""
         return self.process.deaths > _MOST_DEATHS
 
     def move_to(self, process: ForeignProcess) -> None:
-        """From now on it lives in another process, which has loaded nothing; the old one ends."""
+        """Use another process from now on, which has not loaded the file. The old one ends."""
         self.process.close()
         self.process, self._loaded_in = process, -1
 
@@ -96,7 +96,7 @@ class Party:
 
     def ask(self, request: Callable[[str], OfModule[R]], how: Construction, tensors: list[torch.Tensor],
             state: tuple[Sequence[str], list[torch.Tensor]] | None) -> tuple[R, list[torch.Tensor]]:
-        """The request that is made from the name of this module, which has this state."""
+        """Send a request about the module with this construction and this state."""
         asked = request(self.ready(how, state))
         doing = f"it was asked for {asked.op.replace('_', ' ')}" if isinstance(asked, OnGpu) else "the module was called"
         return self.process.ask(asked, tensors, doing=doing)

@@ -41,7 +41,7 @@ class Answers(list[Question]):
         self._changed()
 
     def drop(self, key: str) -> None:
-        """Take an answer back, because another one follows."""
+        """Remove an answer, because another one replaces it."""
         self[:] = [q for q in self if q.key != key]
 
 
@@ -72,7 +72,7 @@ class Progress:
         self._emit(Event("answer", self._now, self.so_far))
 
     def _count(self) -> None:
-        """The time since the last count belongs to the phase of now."""
+        """Add the time since the last count to the current phase."""
         spent = self._spent()
         before = self._phases.get(self._now, Phase(self._now, 0.0))
         self._phases[self._now] = replace(before, **{

@@ -28,9 +28,10 @@ from .questions.drawn import Drawn
 State = tuple[Sequence[str], list[torch.Tensor]]
 Called = tuple[Output | NoTensor, list[torch.Tensor]]
 _GENERIC_SUM = 4096
-_NOISE, _OF_NOISE = 1e3, 30.0  # PyTorch's error is so many times the truth: the truth is zero; so many times that error pass
+# If PyTorch's error is this multiple of the truth, the truth counts as zero; an error of this multiple of PyTorch's passes.
+_NOISE, _OF_NOISE = 1e3, 30.0
 _MOST = 0.5  # the largest relative L2 error that passes, even if PyTorch itself is inexact. All zeros have an error of 1
-_OF_LONG = 16.0  # so many times the tolerance for gradients of long rows: there sums of many terms cancel
+_OF_LONG = 16.0  # the tolerance of gradients of long rows is multiplied by this, because sums of many terms cancel there
 _FRESH = ("Write each element of the result: round the grid size up, and store zeros where nothing is summed. New memory, of "
           "torch.empty() for example, holds NaN in this check.")
 _ADVICE_FOR_ANY = {
@@ -84,14 +85,14 @@ class Outcome:
         return next((p for p in self.problems if not about or p.about in about), None)
 
     def distance(self, name: str) -> str:
-        """How far a result is from float64, as a sentence; "" where it was not compared."""
+        """A sentence with the distance of a result from float64; "" if it was not compared."""
         if (e := self.errors.get(name)) is None:
             return ""
         return f"{name}: {numbers.error(e.rel_l2)} from float64, {numbers.error(e.allowed)} allowed."
 
 
 class NotForReference(Exception):
-    """The reference itself refuses the case."""
+    """The reference itself does not accept the case."""
 
 
 class NotDrawn(NotForReference):
@@ -156,7 +157,7 @@ class TrialRun:
                 grad_output = outcome.grad_output = torch.ones(
                     shape, dtype=getattr(torch, self.dtype), device=self.generator.device) if case.expanded else \
                     fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
-                if not case.expanded and not case.integers:  # as behind a rectifier
+                if not case.expanded and not case.integers:  # zeros, as in the gradient of a rectifier
                     grad_output *= torch.randint(8, shape, generator=self.generator, device=self.generator.device) != 0
             early = pool.submit(self._called, outcome, _sent(outcome)) if pool else None
             wide_facts, truth = self.reference.call(
@@ -186,7 +187,7 @@ class TrialRun:
         return outcome
 
     def own(self, outcome: Outcome) -> dict[str, torch.Tensor]:
-        """What PyTorch itself gives in this dtype on this device: how exact that is."""
+        """PyTorch's own results in this dtype on this device, which show its accuracy."""
         facts, results = self.reference.call(
             self.how(outcome.case), outcome.inputs, state=outcome.state, gradients=outcome.names, grad_output=_sent(outcome),
             expanded=outcome.case.expanded)
@@ -247,7 +248,7 @@ class TrialRun:
         self._judge_gradients(outcome)
 
     def _called(self, outcome: Outcome, grad_output: torch.Tensor | None) -> Called:
-        """What the candidate gives."""
+        """The results of the candidate."""
         case = outcome.case
         return self.candidate.call(
             self.how(case), outcome.inputs, state=outcome.state if self.loads_state else None, layout=case.layout,
@@ -273,7 +274,7 @@ class TrialRun:
             self._compare_gradients(outcome, reached)
 
     def _reached(self, outcome: Outcome) -> dict[str, jumps.Reach]:
-        """Of each gradient; nothing where the reference cannot be asked."""
+        """The reach of each gradient; empty if the reference cannot be asked."""
         if (output := outcome.errors.get("output")) is None:  # an empty one
             return {}
         names, values = outcome.state
@@ -387,7 +388,7 @@ class TrialRun:
 
     def named(self, facts: Output, results: list[torch.Tensor], factors: dict[str, torch.Tensor] | None = None
               ) -> dict[str, torch.Tensor]:
-        """What a call gave: the output, and gradients by their plain names."""
+        """The results of a call by name: the output and the gradients."""
         there = [n for n in facts.gradients if n]
         found = {"output": results[0], **{self.plain(n): self.tangent(n, g) for n, g in zip(there, results[1:], strict=True)}}
         return {n: v / factors[n] if factors else v for n, v in found.items()}
@@ -427,7 +428,7 @@ def unlike(names: Sequence[str], values: list[torch.Tensor], own_names: Sequence
 
 
 def new_seed() -> int:
-    """A seed that nobody can know."""
+    """A random seed that foreign code cannot know."""
     return secrets.randbits(31)
 
 
@@ -444,7 +445,7 @@ def _sent(outcome: Outcome) -> torch.Tensor | None:
 
 
 def _like(case: Case) -> tuple[Setting, tuple[tuple[int, ...], ...]]:
-    """What the shape of the output depends on."""
+    """A key of all that determines the shape of the output."""
     return case.setting, case.shapes
 
 
@@ -454,7 +455,7 @@ def wide(x: torch.Tensor) -> torch.Tensor:
 
 
 def _as_allocated(x: torch.Tensor) -> bool:
-    """Whether all that is not finite has the bits of new memory (`calls.call` fills it)."""
+    """Whether all values that are not finite have the bit pattern of new memory (filled by `calls.call`)."""
     odd = x[~x.isfinite()]
     return same_bits(odd, torch.full_like(odd, torch.nan))
 

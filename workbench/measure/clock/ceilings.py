@@ -11,9 +11,9 @@ from ...core.replies import Event, Rates
 from ..device import free_bytes, l2_bytes
 from . import timing
 
-_MOST_BYTES = 4 << 30      # of one buffer: large against any L2
+_MOST_BYTES = 4 << 30      # bytes of one buffer, much larger than any L2
 _SIDE = 8192               # of the square matrices; float64 takes half of it
-_BEST = 0.1                # a ceiling is what the GPU can do: the fastest tenth counts, not the median
+_BEST = 0.1                # a ceiling is the highest rate, so the fastest tenth of the samples counts, not the median
 
 
 def measure(order: CeilingsOrder, emit: Emit) -> Rates:

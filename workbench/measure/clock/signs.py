@@ -1,9 +1,9 @@
 """Other inputs for each timed launch, whose results are known without computing them: channels change their sign.
 
 With a sign s for each input channel and t for each output channel, each tensor is multiplied by its own pattern: input and
-grad_input by s, weight and grad_weight by s times t, bias, grad_bias, output and grad_output by t. Then all results are those
-of before but for signs, bit for bit, because arithmetic rounds both signs alike. A launch that returns what an earlier one has
-computed is wrong.
+grad_input by s, weight and grad_weight by s times t, bias, grad_bias, output and grad_output by t. Then all results are bit for
+bit those from before, except for signs, because arithmetic rounds both signs in the same way. A launch that returns the results
+of an earlier one is then wrong.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Signs:
                       for side in self._changes})
 
     def end(self) -> None:
-        """The inputs are what they were at first."""
+        """Restore the first inputs."""
         self._change({side: torch.ones_like(self._of[side]) for side in self._changes})
 
     def changed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """What a result has become. `tensor`: what it was."""
+        """A result with the present signs. `tensor`: the result with the first inputs."""
         return tensor * self._wide(name, self._of, tensor)
 
     def changed_part(self, name: str, tensor: torch.Tensor, place: slice) -> torch.Tensor:

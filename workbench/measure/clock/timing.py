@@ -1,10 +1,10 @@
 """Samples of how long a launch takes on the device, and the rule that ends the sampling.
 
-On a GPU every sample begins with a cold L2: the part set aside for persisting lines is emptied; one buffer of twice the
-cache's size is written, then another is read, so that no dirty line is left for the kernel to write back. Then the device waits
-until the host has enqueued the launch and both events. If the host is late, the time between the events includes the host. The
-sample is then taken again after a longer wait. On the CPU the emulator is timed by the clock; such times say nothing about a
-GPU. Samples during which NVML reports reduced clocks are dropped and counted, if enough others are left.
+On a GPU every sample begins with a cold L2: the part set aside for persisting lines is emptied; one buffer of twice the cache's
+size is written, then another is read, so that no dirty line is left for the kernel to write back. Then the device waits until
+the host has enqueued the launch and both events. If the host is late, the time between the events includes the host. The sample
+is then taken again after a longer wait. On the CPU the emulator is timed by the clock; such times do not predict a GPU. Samples
+during which NVML reports reduced clocks are dropped and counted, if enough others are left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...core.trial import Timing
 from ...core.verdict import FEWEST
 from ..device import l2_bytes
 
-CLEARLY_SLOWER = 1.5        # times the time to beat: such a candidate need not be timed well
+CLEARLY_SLOWER = 1.5        # a candidate slower than this multiple of the time to beat is timed only briefly
 ENOUGH_NOISE = 0.005        # half width of the median's 95 % interval, relative to the median
 TOO_SMALL_MS = 0.01         # an event pair costs about 2 us: below this it is a large part of the time
 _BATCH_MS = 50.0            # samples taken between two looks at the rule
@@ -54,8 +54,8 @@ EFFORTS = {
 
 @dataclass(frozen=True)
 class Watch:
-    """What the judge does around timed launches, so that they are checked too: `before` each sample (untimed; the L2 flush
-    follows), and `after` each batch of samples."""
+    """The judge's work around timed launches, which checks them: `before` each sample (untimed; the L2 flush follows), and
+    `after` each batch of samples."""
 
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
@@ -141,10 +141,10 @@ def why_stop(samples: list[float], *, effort: Effort, elapsed_s: float, wall_s: 
 
 def without_slow(samples: Sequence[Sequence[float]], slowed: Sequence[bool],
                  least: int) -> tuple[list[list[float]], int]:
-    """The samples of the turns in which the clocks were not held down, and how many turns were left out. A contestant may have
+    """The samples of the turns in which the clocks were not lowered, and how many turns were left out. A contestant may have
     taken part in the first turns only.
 
-    Where fewer than `least` would remain the GPU is like that: all are kept, and the flag says so.
+    If fewer than `least` would remain, all samples are kept and a flag says so.
     """
     kept = [i for i, slow in enumerate(slowed) if not slow]
     if len(kept) < least:
@@ -301,7 +301,7 @@ def _nothing() -> None:
 
 
 def slowed_down(device: str) -> bool:
-    """True when NVML says that the GPU's clocks are held down just now; False also where NVML does not answer."""
+    """Whether NVML reports that the GPU's clocks are lowered at the moment. False if NVML does not answer."""
     nvml = _nvml(torch.device(device).index or 0) if device != "cpu" else None
     if nvml is None:
         return False

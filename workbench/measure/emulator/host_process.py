@@ -5,7 +5,7 @@
 `kernel.apart` is the judge's side. The process of a candidate has its inputs and outputs in shared memory, which is closed
 outside of kernels and copies. It has no seed, no truth, and no descriptor but those of this protocol. Before it loads the
 library it gives up writing files, reading other files than libraries, starting processes, sockets, and signals to others, as
-far as the system can. core/process_orders.py has what it is asked and answers: a line of JSON each.
+far as the system can. core/process_orders.py has the requests and the answers, which are lines of JSON.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def main(argv: list[str]) -> int:
 
 
 def _watch(job: LauncherOrder, requests: int, replies: int, ended: int, memory: int) -> None:
-    """Start the candidate's process; kill it, and what it has started, when the judge lets go; say how it ended."""
+    """Start the candidate's process. Kill it and all that it started when the judge closes the connection. Report how it ended.
+    """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -85,7 +86,7 @@ def _watch(job: LauncherOrder, requests: int, replies: int, ended: int, memory: 
     status = 0
     while True:
         if poll.poll(_POLL_MS):
-            os.kill(child, signal.SIGKILL)  # no harm where it has died
+            os.kill(child, signal.SIGKILL)  # ignored if the process has already ended
             _, status = os.waitpid(child, 0)
             break
         found, status = os.waitpid(child, os.WNOHANG)

@@ -58,7 +58,7 @@ class LauncherApart:
         self._ended, to_say = os.pipe()
         self._open = [self._requests, self._replies, self._ended, self._memory]
         self._buffer = b""
-        fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # or a read of ours would end this process
+        fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # otherwise a read here could end this process
         job = LauncherOrder(library, symbol, 1 + len(ARGUMENTS[direction]) + 2)
         fds = [to_read, to_write, to_say, self._memory]
         try:

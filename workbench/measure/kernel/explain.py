@@ -149,7 +149,7 @@ def _by_remainder(places: np.ndarray, axis: int, divisor: int, each: int) -> tup
 
 
 def described(found: _Wrong) -> SmallestWrong | None:
-    """The first wrong element, and what it is the sum of."""
+    """The first wrong element, and its summands."""
     for index, got, expected, wrong in found.blocks():
         if not bool(wrong.any()):
             continue
@@ -164,7 +164,7 @@ def described(found: _Wrong) -> SmallestWrong | None:
 
 
 def _said(got: float, expected: float, terms: tuple[Term, ...], bias: float | None) -> str:
-    """What the difference is equal to. Integers: it is exact."""
+    """A sentence about the difference: which summands it equals. It is exact for integers."""
     off = got - expected
     if off != off or abs(off) == float("inf"):
         return ""
@@ -259,7 +259,7 @@ def _shrunk(order: ExplainOrder) -> _Wrong | None:
                 return best
             try:
                 found = _launched(replace(order.of, workload=smaller), order.tensor, INTEGERS)
-            except Finding as finding:   # another fault than the one that is explained
+            except Finding as finding:   # a fault that is not the one to explain
                 if finding.restart:
                     raise
                 continue

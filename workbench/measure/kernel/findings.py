@@ -44,8 +44,8 @@ def launch_error(code: int, text: str, *, cuda: bool) -> Finding:
     if code in STICKY_CODES:
         after = "; its process was replaced" if cuda else ""
         return Finding(Status.KERNEL_FAULT, f"The kernel failed: {text}{after}.",
-                       DEFAULT_ADVICE[Status.KERNEL_FAULT] if cuda else "Correct the kernel where the sentence above "
-                       "says that it stopped.", detail, restart=cuda)
+                       DEFAULT_ADVICE[Status.KERNEL_FAULT] if cuda else "Correct the kernel at the place where it stopped (see "
+                                                                        "the sentence above).", detail, restart=cuda)
     if code == OUT_OF_MEMORY_CODE:
         return Finding(Status.OUT_OF_MEMORY, f"The launch failed: {text}.", detail=detail)
     return Finding(Status.LAUNCH_FAILED, f"The launch failed: {text}.", detail=detail)

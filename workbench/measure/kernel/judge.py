@@ -52,14 +52,14 @@ _TRAFFIC_SHARE = 4                             # ... if the tensors are that man
 
 
 def judge(order: JudgeOrder, emit: Emit) -> Judged:
-    """Worker operation "judge". A bad kernel is a status in the reply; a crash or a hang is the parent's to see."""
+    """Worker operation "judge". A bad kernel is a status in the reply; the parent process detects a crash or a hang."""
     facts = _Facts({}, ["emulated"] if order.device == "cpu" else [])
     try:
         with threads_for(order):
             result = _judge(order, emit, facts)
     except Finding as finding:
         result = finding.told(partial(Judged, errors=finding.errors))
-        # The frames that raised it hold the tensors: let go of them now, not when the garbage is collected.
+        # The frames of the exception hold the tensors. They are released now, not at the next garbage collection.
         finding.__traceback__ = finding.__context__ = finding.__cause__ = None
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
@@ -318,7 +318,7 @@ def watched(order: JudgeOrder, stage: Stage, checked: Bits) -> timing.Watch:
         if signs:
             signs.end()
 
-    for _ in range(_REPEATS):  # a kernel may do less for what it knows
+    for _ in range(_REPEATS):  # a kernel might do less work for inputs that it has seen
         before(same=True)
         stage.run()
     after()
@@ -327,7 +327,7 @@ def watched(order: JudgeOrder, stage: Stage, checked: Bits) -> timing.Watch:
 
 @contextmanager
 def _emulated_order(seed: int) -> Iterator[None]:
-    """The emulator runs the threads of a launch in another order, which no right kernel notices."""
+    """Run the threads of a launch in another order on the emulator. The results of a right kernel do not change."""
     before = os.environ.get(ORDER)
     os.environ[ORDER] = str(seed)
     try:

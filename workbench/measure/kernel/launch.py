@@ -44,7 +44,7 @@ class Launcher:
         self._launch = self._function(symbol, ctypes.c_int, 1 + len(ARGUMENTS[direction]) + 2)
 
     def workspace_bytes(self, problem: ctypes.Array) -> int:
-        """Bytes of scratch memory the launcher wants; negative when it was built for another layer."""
+        """Bytes of scratch memory that the launcher needs; negative if it was built for another layer."""
         return int(self._query(ctypes.byref(problem)))
 
     def __call__(self, problem: ctypes.Array, tensors: Mapping[str, torch.Tensor | None],
@@ -54,7 +54,7 @@ class Launcher:
         return int(self._launch(ctypes.byref(problem), *pointers, _pointer(workspace), stream))
 
     def last_error(self) -> int:
-        """The runtime's own last error, which this clears; 0 when the library does not show it."""
+        """The last error of the CUDA runtime, which this call clears; 0 if the library does not export it."""
         if not hasattr(self._library, "cudaGetLastError"):
             return 0
         return int(self._library.cudaGetLastError())

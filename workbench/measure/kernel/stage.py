@@ -111,8 +111,8 @@ class Stage:
     def off_stream(self) -> Finding | None:
         """A finding if a launch works outside its stream, where no event of the stream times it.
 
-        The stream is held for a moment: nothing may be written meanwhile. After the launches it poisons the results
-        itself: nothing may be written later. None on the CPU, where every launch has ended when it returns.
+        The stream is blocked for a moment; during this time nothing may be written. After the launches the stream itself
+        poisons the results; after that nothing may be written. None on the CPU, where every launch has ended when it returns.
         """
         if self.device == "cpu" or "stream" not in self.guards:
             return None

@@ -64,8 +64,8 @@ def allowed_rel_l2(precision: str, reduction: int, *, from_float32: bool = False
 class Comparison:
     """Adds up one result against the truth. `exact` demands the truth rounded once to the result's dtype.
 
-    Errors are relative to the norm of the truth, or to `least_norm` where that is larger. `nan_safe=False` and
-    `poisoned=False` exist for the tests that show what each guard is worth.
+    Errors are relative to the norm of the truth, or to `least_norm` where that is larger. `nan_safe=False` and `poisoned=False`
+    exist for tests that show what each guard detects.
     """
 
     def __init__(self, shape: tuple[int, ...], *, allowed: float, rms: float, exact: bool, least_norm: float = 0.0,
@@ -158,7 +158,8 @@ class Comparison:
 
 
 def element_limit(expected: torch.Tensor, allowed: float, rms: float) -> torch.Tensor:
-    """How far each element may be off. `allowed`: relative L2 of the whole; `rms`: of the truth."""
+    """The largest allowed error of one element. `allowed`: the relative L2 tolerance of the whole result. `rms`: the root mean
+    square of the truth."""
     return _ELEMENT_FACTOR * allowed * (expected.abs() + rms)
 
 

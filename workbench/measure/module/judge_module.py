@@ -4,8 +4,8 @@ Checked: every result against the float64 truth for its own workload and for oth
 arguments; parameters, state_dict, empty batch, single gradients, double backward, another dtype. Then it is timed.
 
 Why is this not `check`? `check` judges files of other people. Such a file runs in another process, so its kernels cannot be
-asked anything. An exported file is our own text and runs in this process. Each of its kernels says whether it serves the call,
-its precision, and why it was refused; so each direction has the tolerance of its own kernel. Both use the same truth,
+queried. An exported file is written by the workbench and runs in this process. It reports for each kernel whether it serves the
+call, its precision, and why it was not used. So each direction has the tolerance of its own kernel. Both use the same truth,
 inputs, comparison and findings.
 """
 
@@ -188,7 +188,7 @@ def _check_kind(case: ModuleCase, output: Any, x: torch.Tensor) -> None:
 
 
 def _check_gradients_apart(subject: Subject, case: ModuleCase) -> None:
-    """Each gradient alone must have the same bits as together with the others. A second derivative is PyTorch's."""
+    """Each gradient alone must have the same bits as together with the others. Second derivatives must be those of PyTorch."""
     tensors = _filled(subject, case)
     together = _run(subject, case, tensors)
     module = _loaded(subject, case.arguments, tensors)

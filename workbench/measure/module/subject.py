@@ -84,8 +84,8 @@ class Subject:
                               detail={"first_error": asdict(first)} if first else {}) from error
 
     def call(self, what: Callable[[], Any]) -> Any:
-        """Run foreign code. Raises `Finding` for what it raises, and for a kernel that was refused: the file then goes on
-        with PyTorch, which proves nothing of the kernel."""
+        """Run code of the file. Raises `Finding` if it raises an exception, or if a kernel was not used, because PyTorch's
+        result would then say nothing about the kernel."""
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".* is not used: .* PyTorch computes it instead")

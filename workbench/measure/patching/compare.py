@@ -1,5 +1,5 @@
-"""Worker operation "patch": put the kernels into the model, time each layer in place, keep those that win, and compare the
-whole model with the original: times, outputs, gradients, memory."""
+"""Worker operation "patch": put the kernels into the model, time each layer in place, keep those that are faster, and compare
+the whole model with the original: times, outputs, gradients, memory."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def _layers(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> l
 
 
 def decided(path: str, times: dict[str, Pairs], keep: str) -> TimedLayer:
-    """FASTER in the step asked for (the training step, where there is one), and SLOWER in none."""
+    """Whether the layer stays replaced: it is FASTER in the requested step (the training step, if there is one) and SLOWER in
+    none."""
     wanted = times.get(TRAINING) or times[INFERENCE]
     slower = next((name for name, pairs in times.items() if pairs.verdict == SLOWER), "")
     wins = wanted.verdict == FASTER and not slower
@@ -98,7 +99,7 @@ def decided(path: str, times: dict[str, Pairs], keep: str) -> TimedLayer:
 
 
 def must_undo(times: dict[str, Pairs], keep: str) -> bool:
-    """Whether the kernels come out again, because the whole model got slower."""
+    """Whether the original layers are restored, because the whole model got slower."""
     return keep == FASTER_ONLY and any(pairs.verdict == SLOWER for pairs in times.values())
 
 

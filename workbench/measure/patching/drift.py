@@ -1,7 +1,8 @@
 """Whether a patched model still gives the results of the original: shapes, infinities, and a distance within a limit.
 
-Kernels round otherwise than PyTorch, and a model may make much of that: a gradient that is zero but for rounding, say. So the
-original also runs with the weights of its layers changed by as much as a rounding. What it differs by then is its own drift.
+Kernels round differently from PyTorch, and a model may amplify the difference, for example in a gradient that is zero except
+for rounding. So the original is also run with its layers' weights changed by about a rounding error. The resulting difference
+is its own drift.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def compare(both: States, stepper: Stepper, said: list[str], *, train: bool, dty
         return there
 
     def again() -> Results:
-        there: Results = guarded(results, "The model fails without any change of ours when it is called again")
+        there: Results = guarded(results, "The unchanged model fails when it is called again")
         return there
 
     narrow = any(dtype in ("float16", "bfloat16") for dtype in dtypes)

@@ -32,7 +32,7 @@ _NEVER_CALLED = "The model never called it in this step."
 
 
 def inspect(order: InspectOrder, emit: Emit) -> Inspected:
-    """Raises `BadRequest` for a model that fails by itself: nothing of ours is in it."""
+    """Inspect a model. Raises `BadRequest` if the unchanged model fails."""
     emit(Event("load", f"loading {order.source.model}"))
     inspected = found(load(order.source), emit)
     if torch.cuda.is_initialized():  # the judge's processes need the memory
@@ -51,12 +51,12 @@ def found(loaded: Loaded, emit: Emit) -> Inspected:
         def step() -> None:
             _step(stepper, optimizer)
 
-        guarded(step, "The model fails without any change of ours")   # the first step also warms up
+        guarded(step, "The unchanged model fails")   # the first step also warms up
         with _Recorder(loaded.model, stepper) as recorder:
             synchronize(stepper.device)
             begun = time.perf_counter()
             with _Functional() as functional:
-                guarded(step, "The model fails without any change of ours when it is called again")
+                guarded(step, "The unchanged model fails when it is called again")
             synchronize(stepper.device)
             step_ms = (time.perf_counter() - begun) * 1e3
         layers = tuple(recorder.layer(module, paths, step_ms) for module, paths in layers_of(loaded.model).items())
@@ -210,5 +210,5 @@ def _now(device: torch.device) -> Any:
 
 
 def _elapsed(first: Any, last: Any) -> float:
-    """ms."""
+    """The elapsed ms."""
     return float(first.elapsed_time(last)) if isinstance(first, torch.cuda.Event) else (last - first) * 1e3

@@ -1,4 +1,4 @@
-"""Two ways of doing the same, timed in turns by the clock of the host, as a user times them: host and device together."""
+"""Times two calls alternately by the clock of the host, as a user would: host and device together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...core.verdict import from_samples
 from .step import synchronize
 
 _WARM_UP = 3
-_SAMPLE_MS = 2.0        # short work is repeated within a sample until it takes so long
+_SAMPLE_MS = 2.0        # short calls are repeated within a sample until it takes this long
 _MOST_REPEATS = 200
 _LIMITS = {"quick": (10, 30, 1.0), "normal": (20, 200, 4.0), "full": (40, 1000, 15.0)}  # pairs at least, at most; seconds
 

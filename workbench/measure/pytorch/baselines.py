@@ -28,8 +28,8 @@ from ..kernel.validate import Comparison, allowed_rel_l2
 from ..truth import Index, Truth
 from .ways import Unavailable, bind, switches
 
-_LOOK_S = 0.15       # of a short look at a way
-_NEAR = 1.03         # times the fastest so far: slower ways are not sampled at length
+_LOOK_S = 0.15       # samples of the first, short timing of a way
+_NEAR = 1.03         # ways slower than this multiple of the fastest so far are not fully sampled
 _KEPT_SHARE = 0.25   # of the free memory: the truth of a direction stays there meanwhile
 _KERNELS = 3         # of those that ran, the longest are named
 _WRAPPERS = ("aten::convolution", "aten::_convolution", "aten::conv_transpose1d", "aten::conv_transpose2d",
@@ -90,7 +90,8 @@ def plain_tensors(workload: Workload, direction: str, device: str) -> dict[str, 
 
 
 class _Direction:
-    """What the ways of one direction share: inputs, the truth, how fast the fastest was, and the time left to search."""
+    """The shared data of the ways of one direction: inputs, the truth, the fastest time so far, and the remaining time for the
+    search."""
 
     def __init__(self, order: BaselineOrder, direction: str) -> None:
         self._order, self._workload, self._direction, self._device = order, order.workload, direction, order.device
@@ -118,7 +119,7 @@ class _Direction:
                 return self._without(way, Status.OUT_OF_MEMORY, f"PyTorch ran out of memory on {self._device}.")
             if not way.formulation:
                 raise
-            return self._without(way, Status.SKIPPED, f"PyTorch refused it: {str(error).strip().splitlines()[0][:160]}")
+            return self._without(way, Status.SKIPPED, f"PyTorch cannot compute it: {str(error).strip().splitlines()[0][:160]}")
         finally:
             self._left_s -= time.monotonic() - began if searched else 0.0
 
@@ -154,7 +155,7 @@ class _Direction:
                         status=Status.OK, headline="PyTorch, measured in the same run.", detail=detail)
 
     def _timed(self, run: Callable[[], Any], way: Way, precision: str, replayed: bool) -> tuple[timing.Measurement, bool]:
-        """The samples, and whether they are those of a short look, because another way is far faster."""
+        """The samples, and whether there are only a few because another way is far faster."""
         def sampled(effort: str, limit_s: float | None = None) -> timing.Measurement:
             return timing.measure(run, device=self._device, effort=effort, limit_s=limit_s, host_pays=not replayed,
                                   cold_l2=self._order.cold_l2)

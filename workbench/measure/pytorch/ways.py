@@ -21,7 +21,7 @@ class Unavailable(Exception):
 def bind(kind: str, workload: Workload, direction: str, plain: Tensors) -> Callable[[], Tensors]:
     """A call without arguments that computes the direction's results from contiguous tensors `plain`.
 
-    Raises `Unavailable`. What a way may do once and for all (laying out its inputs) happens here, uncounted.
+    Raises `Unavailable`. Work that a way needs only once (laying out its inputs) is done here and is not counted.
     """
     if kind == "channels_last":
         there = {name: channels_last(t) for name, t in plain.items()}

@@ -1,4 +1,5 @@
-"""`Plan`: what is timed. `Contestant`: who is timed in turns. What ends the timing: errors, and `NotTimed`."""
+"""`Plan`: what is timed. `Contestant`: one of the modules that are timed alternately. Also the errors that end the timing, and
+`NotTimed`."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class NotVaried(Exception):
 
 
 class Wrong(Exception):
-    """A timed call gave a wrong result, or the file did something else meanwhile."""
+    """A timed call gave a wrong result, or processes of the file ran while PyTorch was timed."""
 
     def __init__(self, sentence: str, advice: str = "Compute the result of each call within that call."
                  ) -> None:
@@ -35,7 +36,7 @@ class Wrong(Exception):
 
 @dataclass
 class Contestant:
-    """The candidate, or one of PyTorch's ways in the process of the reference that it needs."""
+    """The candidate, or one of PyTorch's ways in its process with the reference."""
 
     process: str                # a key of _Bench.parties
     way: str = ""               # a key of LADDER; "" is the module as it is called
@@ -44,7 +45,7 @@ class Contestant:
 
 
 def renewed(process: ForeignProcess, inputs: TimedInputs, fresh: list[torch.Tensor], source: random.Random) -> list[Drawn]:
-    """One call with a set that the process has not seen, where there is a `fresh` one."""
+    """Make one call with new inputs, if there is a `fresh` set."""
     if not fresh:
         return []
     process.ask(requests.Renew(), fresh)
@@ -53,8 +54,8 @@ def renewed(process: ForeignProcess, inputs: TimedInputs, fresh: list[torch.Tens
 
 
 class Ahead:
-    """torch.compile in a process of its own, while questions are asked. It ignores a failure. That happens again when the way
-    is prepared, and the report names it."""
+    """torch.compile in its own process, while questions are asked. A failure is ignored here; it occurs again when the way is
+    prepared, and is then reported."""
 
     def __init__(self, party: Party, how: Construction, ways: Sequence[str], inputs: Sequence[torch.Tensor]) -> None:
         self.party = party
@@ -62,12 +63,12 @@ class Ahead:
         self._work.start()
 
     def wait(self) -> Party:
-        """Nothing else may ask the process before."""
+        """Wait until it has ended. Before that, nothing else may use the process."""
         self._work.join()
         return self.party
 
     def stop(self) -> None:
-        """End it, however far it is; it may just be starting again."""
+        """End it at any point; it may also be restarting just now."""
         while self._work.is_alive():
             self.party.process.kill()
             self._work.join(0.05)
@@ -90,8 +91,8 @@ class Beside:
     spare: ForeignProcess
 
     def wait(self) -> None:
-        """Until torch.compile has ended. On the CPU the spare process imports torch meanwhile: later it would need the cores of
-        what is timed."""
+        """Until torch.compile has ended. On the CPU the spare process imports torch during that time, because later it would
+        use cores that the timing needs."""
         begin = time.monotonic()
         if self.benchmark is None:
             with suppress(Ended):  # it is started again when it is needed
@@ -102,8 +103,8 @@ class Beside:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is timed. `beside`: other processes. `errors`: what the check found and allowed for each result of this
-    case. `factor`: all values that are drawn for the timed calls are multiplied by it."""
+    """What is timed. `beside`: other processes. `errors`: the error and the tolerance of each result in the check of this case.
+    `factor`: all values for the timed calls are multiplied by it."""
 
     case: Case
     effort: str
@@ -114,7 +115,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class NotTimed:
-    """Why there are no times. `wrong`: a result was wrong when it was timed."""
+    """Why there are no times. `wrong`: a result of a timed call was wrong."""
 
     why: str
     wrong: bool = False
@@ -125,7 +126,7 @@ ENDS_TIMING = (Wrong, Raised, Ended, NotVaried, OSError, torch.cuda.OutOfMemoryE
 
 
 def why_not_timed(error: Exception, device: str) -> NotTimed:
-    """Of one of `ENDS_TIMING`."""
+    """The `NotTimed` for an exception of `ENDS_TIMING`."""
     if isinstance(error, Wrong):
         return NotTimed(str(error), wrong=True, advice=error.advice)
     if isinstance(error, NotVaried):

@@ -1,6 +1,6 @@
-"""The ways of PyTorch that `check` times beside a foreign file. For each: the reason why it cannot be tried with a reference
-on a device, and whether it is timed again, because the file seems to be faster. `host/ways.py` binds them in the process of
-the reference."""
+"""The ways of PyTorch that `check` times beside a foreign file. It has the reason for which a way cannot be tried with a
+reference on a device, and decides which ways are timed again if the file was faster. `host/ways.py` binds them in the process
+of the reference."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OF_WAYS = {"tf32_on": "switched_tf32_on", "tf32_off": "switched_tf32_off"}   # 
 LADDER = {key: WAYS[_OF_WAYS.get(key, key)] for key in (
     "default", "tf32_on", "tf32_off", "benchmark", "benchmark_tf32_off", "channels_last", "channels_last_counted",
     "as_convolution", "as_convolution_tf32_off", "compile", "compile_tf32_off", "graph", "graph_tf32_off")}
-_CLEAR = 1.05      # beyond it, on either side, further turns would not change the verdict
-_HOPELESS = 1.25   # a way whose time is surely so many times the fastest's is not asked again
+_CLEAR = 1.05      # if the ratio is farther from 1 than this, further turns would not change the verdict
+_HOPELESS = 1.25   # a way whose time is surely more than this multiple of the fastest one is not timed further
 WHY_NOT_DROP_IN = {"channels_last": "another memory format", "converted": "another memory format inside",
                "graphed": "each call overwrites the last result"}
 
@@ -51,8 +51,8 @@ def why_left_out(key: str, case: Case, *, device: str, dtype: str, effort: str) 
 
 
 def in_the_running(samples: Mapping[str, Sequence[float]], precisions: Mapping[str, str], precision: str) -> list[str]:
-    """Of the ways that have `precisions` those that may yet be the fastest drop-in one of at least that precision. The others
-    are surely slower, or do not count."""
+    """Of the ways in `precisions`, those that can still be the fastest drop-in way of at least that precision. The others are
+    surely slower, or do not qualify."""
     count, best = _that_count(samples, precisions, precision)
     return [key for key in count
             if (from_samples(samples[best], samples[key], paired=True).low or 0.0) <= _HOPELESS]
@@ -60,8 +60,8 @@ def in_the_running(samples: Mapping[str, Sequence[float]], precisions: Mapping[s
 
 def settled(samples: Mapping[str, Sequence[float]], bounds: Mapping[str, Sequence[Sequence[float]]],
             precisions: Mapping[str, str], precision: str) -> bool:
-    """Whether the file, whose samples have the key "", is clearly faster or clearly slower than the fastest way that counts,
-    whatever of its time was waiting (`bounds`)."""
+    """Whether the file (its samples have the key "") is clearly faster or clearly slower than the fastest qualifying way, for
+    all times within `bounds`."""
     _, best = _that_count(samples, precisions, precision)
     if not best:
         return False
@@ -71,8 +71,8 @@ def settled(samples: Mapping[str, Sequence[float]], bounds: Mapping[str, Sequenc
 
 
 def doubted_ways(found: CheckTimes) -> tuple[str, ...]:
-    """If the candidate is faster than the fastest drop-in way: that way, and the ways that had no memory. Ways of torch.compile
-    are not timed again, because compiling takes long."""
+    """The ways that are timed again if the candidate is faster than the fastest drop-in way: that way, and the ways without
+    enough memory. Ways of torch.compile are not timed again, because compiling is slow."""
     ways = [b for b in found.baselines if b.drop_in and b.precision in QUALIFIES[found.precision]
             and LADDER[b.key].kind != "compiled"]
     best = min(ways, key=lambda b: b.timing.median_ms, default=None)

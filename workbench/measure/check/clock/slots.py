@@ -15,23 +15,22 @@ from ..foreign import window
 from ..foreign.requests import OpenSlots
 from ..party import Party
 
-# Values that are compared at once. On the CPU they stay in the cache, in float64, too.
+# How many values are compared at once. On the CPU so many fit into the cache, also in float64.
 _AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 23}
-_SHARE = 0.1               # of free memory; copies of it take as much twice
+_SHARE = 0.1               # share of the free memory for slots; their copies take twice as much
 _MOST_BYTES = {"cpu": 1 << 29, "cuda": 24 << 30}
 
 
 class Slots:
-    """On the CPU each process maps a file of its own. The judge reads it but does not map it: the process could shorten it.
-    On a GPU all open one allocation through CUDA IPC.
-
-    Raises `OSError` or `torch.cuda.OutOfMemoryError` where memory cannot be had or shared, `Ended` for a process."""
+    """The memory for the results of timed calls. On the CPU each process maps its own file. The judge reads the file without
+    mapping it, because the process could shorten it. On a GPU all processes open one allocation through CUDA IPC. Raises
+    `OSError` or `torch.cuda.OutOfMemoryError` if memory cannot be allocated or shared, and `Ended` if a process ends."""
 
     def __init__(self, parties: dict[str, Party], *, device: str, stride: int, most_calls: int) -> None:
         self.stride = stride
         self._views: dict[str, torch.Tensor] = {}
         self._files: dict[str, BinaryIO] = {}
-        self._copies: dict[str, torch.Tensor] = {}   # new memory takes longer than what is copied to it
+        self._copies: dict[str, torch.Tensor] = {}   # allocating new memory takes longer than the copy
         if device == "cpu":
             size = max(stride, min(_MOST_BYTES["cpu"], max(4, most_calls) * stride))
             self.bytes = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -47,14 +46,14 @@ class Slots:
 
     @property
     def calls(self) -> int:
-        """How many results have room."""
+        """How many results fit."""
         return self.bytes // self.stride
 
     def kept(self, name: str, call: int) -> torch.Tensor:
-        """A copy of what that process has in the slot of a call, in bytes."""
+        """A copy of the bytes in that process's slot of a call."""
         if name in self._files:
             data = os.pread(self._files[name].fileno(), self.stride, call * self.stride)
-            return torch.frombuffer(bytearray(data.ljust(self.stride, b"\xff")), dtype=torch.uint8)  # NaN where nothing is
+            return torch.frombuffer(bytearray(data.ljust(self.stride, b"\xff")), dtype=torch.uint8)  # NaN if the slot is empty
         return self._views[name][call * self.stride:(call + 1) * self.stride].clone()
 
     def all(self, name: str, calls: int) -> torch.Tensor:
@@ -64,7 +63,7 @@ class Slots:
             if name not in self._copies or self._copies[name].numel() < size:
                 self._copies[name] = torch.empty(size, dtype=torch.uint8)
             copy = self._copies[name][:size]
-            copy[os.preadv(self._files[name].fileno(), [copy.numpy()], 0):] = 0xff  # NaN where nothing is
+            copy[os.preadv(self._files[name].fileno(), [copy.numpy()], 0):] = 0xff  # NaN if a slot is empty
             return copy.view(calls, self.stride)
         copy = self._views[name][:calls * self.stride].view(calls, self.stride).clone()
         torch.cuda.synchronize(copy.device)  # the next process writes to the same memory
@@ -73,7 +72,8 @@ class Slots:
 
 @dataclass(frozen=True)
 class Limit:
-    """How far apart one kind of result may be. `allowed`: relative L2. `usual_rms`: what it is relative to at least."""
+    """The largest allowed difference of one kind of result. `allowed`: the relative L2 distance. `usual_rms`: the least scale
+    to which it is relative."""
 
     dtype: str
     shape: Sequence[int]
@@ -82,7 +82,7 @@ class Limit:
 
 
 def differs(ours: torch.Tensor, theirs: torch.Tensor, limits: Sequence[Limit]) -> bool:
-    """Whether two processes have different results for one of the same calls. Rows of bytes as `Slots.all` gives them."""
+    """Whether the results of two processes differ in one of the calls. The arguments are rows of bytes from `Slots.all`."""
     start = 0
     for one in limits:
         size = getattr(torch, one.dtype).itemsize * torch.Size(one.shape).numel()
@@ -95,7 +95,7 @@ def differs(ours: torch.Tensor, theirs: torch.Tensor, limits: Sequence[Limit]) -
 
 
 def _far(ours: torch.Tensor, theirs: torch.Tensor, limit: Limit) -> bool:
-    """Of a few rows of bytes. Also where there is NaN."""
+    """The same for a few rows of bytes. NaN counts as a difference."""
     kind, count = getattr(torch, limit.dtype), torch.Size(limit.shape).numel()
     at_once = kind.itemsize * _AT_ONCE[ours.device.type]
     apart, scale, worst = (torch.zeros(len(ours), dtype=torch.float64, device=ours.device) for _ in range(3))
@@ -123,7 +123,7 @@ def results(kept: torch.Tensor, kinds: Sequence[tuple[str, Sequence[int]]], stri
 
 
 def rounded(size: int) -> int:
-    """Bytes of one result in a slot."""
+    """The bytes that one result takes in a slot."""
     return -(-size // 256) * 256
 
 

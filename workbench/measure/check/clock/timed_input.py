@@ -1,6 +1,6 @@
-"""The input of a timed call: a set of inputs that was sent before, multiplied by two strips of a long row of factors. Where the
-strips begin is drawn for each call. So every element differs from the last call's, and there are too many possible inputs to
-compute all results ahead. Judge and host both use this module."""
+"""The input of a timed call: a set of inputs that was sent before, multiplied by two strips of a long row of factors. The
+starts of the strips are drawn at random for each call. So every element differs from that of the last call, and there are too
+many possible inputs to compute all results in advance. The judge and the host use this module."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-_STRIPS, _STEP = 1 << 17, 8     # each strip begins so many elements after the last, so that reads stay aligned
-Begins = tuple[int, int]        # of the two strips
+_STRIPS, _STEP = 1 << 17, 8     # strips begin at multiples of this number of elements, so that reads are aligned
+Begins = tuple[int, int]        # number of possible starts of the two strips
 Drawn = tuple[int, Begins]      # the input of a call: a set, and where its strips begin
 
 
 @dataclass(frozen=True)
 class TimedInputs:
-    """What the processes get before timed calls: the inputs of a backward (`fixed`), a row of factors for each tensor of a set,
-    and the sets."""
+    """The tensors that the processes get before timed calls: the inputs of a backward (`fixed`), a row of factors for each
+    tensor of a set, and the sets."""
 
     fixed: list[torch.Tensor]
     sets: list[list[torch.Tensor]]
@@ -26,18 +26,18 @@ class TimedInputs:
 
     @property
     def size(self) -> int:
-        """Tensors of a set."""
+        """The number of tensors in a set."""
         return len(self.factors)
 
     def tensors(self, *, most_sets: int | None = None) -> list[torch.Tensor]:
-        """As they are sent."""
+        """All tensors in the order in which they are sent."""
         return [*self.fixed, *self.factors, *(x for xs in self.sets[:most_sets] for x in xs)]
 
     def draw(self, source: random.Random, calls: int) -> list[Drawn]:
         return [(source.randrange(len(self.sets)), strips(source)) for _ in range(calls)]
 
     def of(self, which: int, begins: Begins) -> list[torch.Tensor]:
-        """What a call is given: a set times its strips of factors."""
+        """The input of a call: a set times its strips of factors."""
         return [timed_input(x, factors, begins) for x, factors in zip(self.sets[which], self.factors, strict=True)]
 
 
@@ -49,10 +49,10 @@ def timed_inputs(fixed: list[torch.Tensor], sets: list[list[torch.Tensor]], fact
 
 
 def factors_for(x: torch.Tensor, generator: torch.Generator, varied: str = "each") -> torch.Tensor:
-    """Factors between 1/sqrt(2) and 1, with both signs if the values have both: a set times two strips stays in its range.
-    Empty for whole numbers, which may be indices. `varied`: "each" element has its own factor; in a "matrix" row i and
-    column i have the same one, so that it stays symmetric and positive definite (the result then has a second dimension);
-    "": no factors."""
+    """Factors between 1/sqrt(2) and 1, with both signs if the values have both, so that a set times two strips stays in the
+    range of the set. Empty for whole numbers, which may be indices. `varied`: "each" element has its own factor; in a "matrix"
+    row i and column i have the same one, so that it stays symmetric and positive definite (the result then has a second
+    dimension); "": no factors."""
     if not x.is_floating_point() or not varied:
         return torch.empty(0)
     matrix = varied == "matrix"

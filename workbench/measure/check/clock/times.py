@@ -1,5 +1,5 @@
-"""module_ms of a candidate in a process of its own: it answers batches of calls into memory of the judge. docs/judging.md,
-"How a foreign module is timed", says how and why."""
+"""Measures module_ms of a candidate in its own process, which writes the results of batches of calls into memory of the judge.
+docs/judging.md, "How a foreign module is timed", says how and why."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .slots import Limit, Slots, differs, results, rounded
 from .timed_input import Drawn, timed_inputs
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
-_LEAST_TURNS = 5                # below it there is no spread; after it the ways that cannot be the fastest are left out
+_LEAST_TURNS = 5                # turns: with fewer there is no spread; after them, ways that cannot be the fastest are left out
 _BATCH_S = 0.03
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
@@ -50,8 +50,8 @@ _ALONE_TURNS, _SINGLE_TURNS = 8, 10
 
 
 def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[str, CheckTimes] | NotTimed:
-    """The times of "forward" and "backward". Where the candidate seems to win, `singly` holds samples of both in batches of one
-    call, and `alone` the ways to beat, when its process is gone."""
+    """The times of "forward" and "backward". If the candidate is faster, `singly` has samples of it and of the best way in
+    batches of one call, and `alone` has samples of the best ways after the candidate's process has ended."""
     found, benches = dict[str, CheckTimes](), dict[str, _Bench]()
     if plan.beside and plan.beside.compiler:
         emit(Event("time", "waiting for torch.compile"))
@@ -95,7 +95,7 @@ def _without_the_candidate(trial: TrialRun, plan: Plan, benches: dict[str, _Benc
 
 
 class _Bench:
-    """One direction: slots, inputs, and all contestants in turns."""
+    """The timing of one direction: slots, inputs, and all contestants, timed alternately."""
 
     def __init__(self, trial: TrialRun, plan: Plan, direction: str, emit: Emit, shown_forward: dict[str, str]) -> None:
         case, factor = plan.case, plan.factor
@@ -205,7 +205,7 @@ class _Bench:
         return found
 
     def _singly(self, ours: Contestant, way: Contestant) -> OneByOne:
-        """Samples of both, each call a batch and, if an input cannot be multiplied, a new draw. A file could join a batch."""
+        """Samples of both, one call in each batch (a file could combine calls). Inputs without factors are drawn anew."""
         samples: dict[str, list[float]] = {"ours": [], "theirs": []}
         checked, small = self.random.sample(range(_SINGLE_TURNS), _CHECKED), self.stride < _SMALL_BYTES
         same = self.direction == "forward" and not all(f.numel() for f in self.inputs.factors)
@@ -220,7 +220,7 @@ class _Bench:
         return OneByOne(tuple(samples["ours"]), tuple(samples["theirs"]))
 
     def alone(self, key: str, calls: int) -> WayAlone | None:
-        """One of PyTorch's ways when nothing of the candidate is left; None where it does not work."""
+        """One of PyTorch's ways, timed after all processes of the candidate have ended; None if it does not work."""
         reference = {_REFERENCE: self.parties[_REFERENCE]}
         try:
             self._prepare(reference, benchmark=LADDER[key].benchmark)
@@ -236,7 +236,7 @@ class _Bench:
                 samples.append(1e3 * waiting.middle(self._batch(way, calls), empty) / calls)
             reference[_REFERENCE].process.ask(requests.DropWays())
             return WayAlone(key, LADDER[key].name, way.precision, tuple(samples))
-        except (Raised, Ended, OSError, torch.cuda.OutOfMemoryError):  # the other times stand
+        except (Raised, Ended, OSError, torch.cuda.OutOfMemoryError):  # the other times are still valid
             return None
         finally:
             self.slots = None
@@ -248,7 +248,7 @@ class _Bench:
             party.process.resume()
 
     def _turn(self, name: str) -> None:
-        """That process alone goes on. What has left its parents is the candidate's: the others run nothing foreign."""
+        """Let only that process run. Processes without a parent are the candidate's: the others run no foreign code."""
         for other, party in self.parties.items():
             if other != name:
                 party.process.hold(strays=other == _CANDIDATE)
@@ -317,11 +317,11 @@ class _Bench:
         return found
 
     def _empty(self, calls: int) -> Took:
-        """What request, change and copy take."""
+        """The time of request, change of the input, and copy."""
         return min(self._batch(Contestant(_REFERENCE), calls, only_copy=True) for _ in range(2))
 
     def _prepare(self, parties: dict[str, Party], *, benchmark: bool = False) -> list[tuple[str, list[int]]]:
-        """`benchmark`: from the first call on, for cuDNN keeps what it chooses there."""
+        """Prepare the module for timed calls. `benchmark`: set before the first call, because cuDNN keeps its first choice."""
         kinds = {}
         for name, party in list(parties.items()):
             state = self.state if self.trial.loads_state or name != _CANDIDATE else None
@@ -337,21 +337,22 @@ class _Bench:
                 continue
             kinds[name] = _kinds(answer)
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
-            raise Wrong("When it is timed, its results differ in dtype or shape from those in the check.")
+            raise Wrong("In timed calls its results have another dtype or shape than in the check.")
         return kinds[_REFERENCE]
 
     def _slots(self, parties: dict[str, Party]) -> Slots:
         return Slots(parties, device=self.device, stride=self.stride, most_calls=_MOST_CALLS)
 
     def _batch(self, who: Contestant, calls: int, *, only_copy: bool = False, check: bool = False, again: bool = False) -> Took:
-        """From the request to the answer. With `check` one result, chosen afterwards, is compared. `again`: in `order`."""
+        """The time from the request to the answer. With `check` one result, chosen afterwards, is compared. `again`: repeat the
+        calls of `order`."""
         took, looked = self._called(who, calls, only_copy=only_copy, look=check, order=self.order if again else None)
         if check:
             kept, inputs = looked
             found = self._distances(kept, self._truth(inputs), None)
             self.seen.append(self._class([d for d, _, _ in found], who.way) or FROM_STRICTEST[-1])
             for place, ((off, worst, rms), (allowed, usual_rms)) in enumerate(zip(found, self.demanded, strict=True)):
-                size = max(rms, usual_rms, 1e-30)  # the scale of sums that cancel is not their own size
+                size = max(rms, usual_rms, 1e-30)  # sums that cancel have another scale than their size
                 near = off * rms <= allowed * size and worst <= 60 * allowed * size + allowed
                 if not near and not (self.jumps[place] and off * rms <= (allowed + self.jumps[place]) * size):
                     raise Wrong(_TIMED_WRONG)
@@ -397,13 +398,12 @@ class _Bench:
                 self.first_truth = [t.to(self.device) for t in self.first_truth]
 
     def _own_precision(self) -> str:
-        """The least exact that a timed call showed, or that the file declares: so much of PyTorch competes with it."""
+        """The least exact precision that a timed call showed or the file declares: PyTorch's must be at least this."""
         declared = {self.trial.declared} & set(FROM_STRICTEST)
         return max([*self.seen, *declared], key=FROM_STRICTEST.index)
 
     def _precision(self, who: Contestant) -> str:
-        """The precision that the answer to the first inputs shows; "" if it is wrong. The inputs are still unchanged, so one
-        truth serves all ways."""
+        """The precision that the answer to the first inputs shows; "" if it is wrong. All ways have the same truth."""
         _, (kept, inputs) = self._called(who, 1, look=True, change=False, timed=False)
         self._keep_first_truth(inputs)
         found = self.shown[who.way] = self._class([d for d, _, _ in self._distances(kept, self.first_truth, who.strides)],
@@ -427,12 +427,12 @@ class _Bench:
                 for r, t, least in zip(reached, self.first_truth, self._least_norms(), strict=True)]
 
     def _least_norms(self) -> list[float]:
-        """What errors are relative to where a result is zero but for rounding, as the check found; else 0."""
+        """The scale of errors of results that are zero except for rounding, as found by the check; otherwise 0."""
         return [self.errors[n].least_norm if n in self.errors else 0.0 for n in self._names()]
 
     def _class(self, distances: list[float], way: str) -> str:
-        """The strictest precision that allows these distances; "" where they are beyond all. Where only jumps explain
-        the distances, nothing follows from them: then it is the class that forward showed."""
+        """The strictest precision that allows these distances; "" if none does. If only jumps explain the distances, they say
+        nothing about the precision; then it is the class that forward showed."""
         offered = list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in (
             "ieee", "tf32", *({self.trial.declared} & set(HALF)))))
         for precision, slack in (*((p, 1) for p in offered), (offered[-1], _LOOSE)):
@@ -465,7 +465,7 @@ class _Bench:
         return took, (kept, self.inputs.of(*order[chosen])) if look else None
 
     def _truth(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What float64 says to these inputs, each result."""
+        """The float64 results for these inputs."""
         how, state = self._of_float64()
         if self.direction == "forward":
             return self.trial.reference.call(how, inputs, state=state, wide=True)[1][:1]
@@ -473,8 +473,8 @@ class _Bench:
                                          grad_output=inputs[0])[1][1:]
 
     def _of_float64(self) -> tuple[Construction, State]:
-        """How to make a module for the truth alone. If the reference is float64, it would otherwise be the timed module, and
-        loading its state again would break the graph that its timed backward uses."""
+        """The construction of a separate module for the truth. A float64 reference would otherwise be the timed module itself,
+        and loading its state again would break the graph of its timed backward."""
         return (self.trial.how(self.case, dtype="float64", seed=_SEED_OF_TRUTH),
                 (self.state[0], [wide(v) for v in self.state[1]]))
 
@@ -488,7 +488,7 @@ class _Bench:
         return self.trial.limit(precision_of(self.trial.dtype, of_float32=precision), 1 << 20)
 
     def _limits(self, precision: str) -> list[float]:
-        """What a result of that class may be away from float64, by its reduction length where that is known."""
+        """The allowed distance of a result of that class from float64, computed from its reduction length if that is known."""
         workload = self.case.workload
         names = ["output"] if self.direction == "forward" else ["grad_input", "grad_weight", "grad_bias"][:len(self.kinds)]
         if workload is None or len(names) != len(self.kinds):

@@ -1,4 +1,4 @@
-"""A foreign process as the judge sees it.
+"""A foreign process, from the side of the judge.
 
 `confine`, `privileges`, `other_user`   its sandbox
 `process`, `wire`                       its life, and the messages

@@ -25,7 +25,7 @@ from ....core.confinement import BWRAP_TAKES, Confinement, bwrap, bwrap_problem,
 from . import other_user, privileges
 
 ROOT = Path(__file__).resolve().parents[4]
-MOST_PROCESSES = 128             # compilers start some twenty
+MOST_PROCESSES = 128             # compilers start about twenty
 MOST_DISK_BYTES = 4 << 30         # of all files in a scratch folder, and of each file
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PARTIES = ("candidate", "reference", "benchmark", "compiler", "spare", "nvcc")  # the names of scratch folders
@@ -42,12 +42,12 @@ _START_CUDA = "import ctypes, sys; code = ctypes.CDLL('libcuda.so.1').cuInit(0);
 _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CXX",
          "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "VIRTUAL_ENV", "OMP_NUM_THREADS",
          "CUDACPU_THREADS")
-# With these settings two processes take the same time for the same call. Else glibc changes its thresholds by what a process
-# has freed before, and OpenMP's threads of one process spin on cores that the other needs.
+# With these settings two processes take the same time for the same call. Without them glibc changes its thresholds depending on
+# what a process has freed before, and OpenMP threads of one process spin on cores that the other one needs.
 _SAME_FOR_ALL = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
                  "OMP_WAIT_POLICY": "PASSIVE"}
-# Else torch.compile first compiles three files, to learn that g++ knows the vectors of AVX2 and AVX-512. Whether the processor
-# has them it reads elsewhere, and what only newer compilers know it still tries.
+# Without this setting torch.compile first compiles three files to find out whether g++ supports AVX2 and AVX-512. Whether the
+# processor has them is read from another source, and features of newer compilers are still tried.
 _OF_INDUCTOR = {"TORCHINDUCTOR_VEC_ISA_OK": "1"} if platform.machine() == "x86_64" else {}
 _libc = ctypes.CDLL(None)
 
@@ -63,9 +63,9 @@ def environment(scratch: Path) -> dict[str, str]:
 
 @lru_cache(maxsize=4)
 def confinement(device: str) -> Confinement:
-    """What foreign processes are held by for this device: bwrap where it works. Else Landlock; and when root checks on the
-    CPU, another user as well. On a GPU that comes only where there is no Landlock: CUDA IPC between users may be refused.
-    Raises `BadRequest` for a wrong $KERNEL_WORKBENCH_CONFINE."""
+    """The sandbox of foreign processes for this device: bwrap if it works, else Landlock. If root checks on the CPU, another
+    user is used in addition to Landlock. On a GPU another user is used only without Landlock, because CUDA IPC between users
+    may be refused. Raises `BadRequest` for a wrong $KERNEL_WORKBENCH_CONFINE."""
     sockets = "" if seccomp_problem() else "all" if device == "cpu" else "internet"
     why = [bwrap_problem()]
     for version, refused in () if why[0] else dict.fromkeys(
@@ -84,7 +84,7 @@ def confinement(device: str) -> Confinement:
     if no_landlock or device == "cpu":
         no_user = user_problem() or privileges.users_problem(len(_PARTIES))
         said = ""
-        for reads in (False, True) if not no_user else ():  # an interpreter below /root needs more than its own rights
+        for reads in (False, True) if not no_user else ():  # an interpreter below /root needs further rights
             as_other = replace(found, user=privileges.first_user(len(_PARTIES)), reads=reads)
             said = _fails(as_other, other_user.words(device), device)
             if not said:
@@ -124,7 +124,7 @@ def launch(scratch: Path, device: str, memory_bytes: int, *, popen: Callable[...
 
 
 def log_of(scratch: Path) -> Path:
-    """What the process prints. The folder is made."""
+    """The file for the output of the process. Its folder is created."""
     scratch.mkdir(parents=True, exist_ok=True)
     return scratch.with_name(f"{scratch.name}.log")
 
@@ -156,11 +156,12 @@ def user_of(scratch: Path, device: str) -> int:
 
 
 def remove_leftovers(device: str) -> None:
-    """What the other users have left in folders that are open to every user. Nobody else has these users."""
+    """Remove files that the other users have left in folders that are open to every user. Only the workbench uses these users.
+    """
     first = confinement(device).user
     for folder in _OPEN_TO_ALL if first else ():
         for path in folder.iterdir():
-            with suppress(OSError):  # somebody else's may vanish
+            with suppress(OSError):  # a file of another process may vanish meanwhile
                 if first <= path.lstat().st_uid < first + len(_PARTIES):
                     if path.is_dir() and not path.is_symlink():
                         shutil.rmtree(path)
@@ -172,7 +173,7 @@ def remove_leftovers(device: str) -> None:
 def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_bytes: int) -> Iterator[Start]:
     user, rules, filter_fd = 0, -1, -1
     if way.user:
-        user = way.user + _PARTIES.index(scratch.name)  # users without a name or a group
+        user = way.user + _PARTIES.index(scratch.name)  # the numbers belong to users without a name or a group
         scratch.parent.chmod(0o711)
         scratch.chmod(0o700)
         os.chown(scratch, user, user)
@@ -180,7 +181,7 @@ def _held(way: Confinement, words: list[str], scratch: Path, device: str, data_b
         rules = landlock.ruleset([scratch], [*_DEVICES, *_of_the_gpu(device)])
     calls = _refused(way, device)
     if way.bwrap:
-        if calls:  # bwrap itself mounts, so it takes the filter last of all
+        if calls:  # bwrap needs to mount, so it applies the filter as its last step
             filter_fd = os.memfd_create("filter")
             os.write(filter_fd, calls)
             os.lseek(filter_fd, 0, os.SEEK_SET)
@@ -204,17 +205,18 @@ def _refused(way: Confinement, device: str) -> bytes:
 
 
 def _in_child(rules: int, data_bytes: int, user: int, way: Confinement, calls: bytes) -> None:
-    """To be called between fork and exec: another user, limits on files, memory and core dumps. It dies with its parent."""
+    """Called between fork and exec: sets the user and the limits on files, memory and core dumps. The process dies with its
+    parent."""
     if way.own_shm:
         privileges.mount_own_shm(_SMALL_BYTES)
     if user:
         privileges.become(user, reads=way.reads)
     elif rules >= 0 and os.geteuid() == 0:
         privileges.keep_reading_only()
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user would take it back
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a later change of the user would undo it
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_DISK_BYTES, MOST_DISK_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if data_bytes:  # not with CUDA, which reserves terabytes of address space: there only resident memory is watched
+    if data_bytes:  # not with CUDA, which reserves terabytes of address space; there only resident memory is checked
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
     if rules >= 0:
         landlock.restrict(rules, [Path("/dev/shm")])
@@ -229,7 +231,7 @@ def _starts(device: str) -> list[str]:
 
 
 def _fails(way: Confinement, words: list[str], device: str) -> str:
-    """"" when the command ends well, held in that way, in a folder made as those of a check."""
+    """"" if the command succeeds in that sandbox, in a folder like those of a check; else its error."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-try-") as name:
         scratch = Path(name) / _PARTIES[0]
         scratch.mkdir()
@@ -241,8 +243,9 @@ def _fails(way: Confinement, words: list[str], device: str) -> str:
 
 
 def _in_bwrap(words: list[str], scratch: Path, device: str, way: Confinement, filter_fd: int) -> list[str]:
-    """No capability, no sockets of the system's services in /run, and of /dev what everybody has and the GPU's own: root would
-    write to a disk's device without any capability. Folders in memory are small: what lies there is no process's memory."""
+    """The command with bwrap: without capabilities, without the sockets of system services in /run, and with only the usual
+    devices in /dev and those of the GPU, because root could write to a disk's device even without capabilities. Folders in
+    memory are small, because their contents do not count as the memory of a process."""
     seen = dict.fromkeys(str(Path(p).resolve()) for p in (ROOT, sys.prefix, sys.base_prefix, sys.exec_prefix))
     gpu = _of_the_gpu(device)
     # The GPU's shared memory between processes does not cross process namespaces, and torch counts who uses it in /dev/shm.
@@ -270,8 +273,8 @@ def adopt_orphans() -> None:
 
 
 def descendants(root: int, *, dead: bool = False, without: Container[int] = ()) -> list[int]:
-    """All living descendants of a process. `dead`: also those that nobody has waited for (threads of theirs may live on).
-    `without`: children that are left out with all they have started."""
+    """All living descendants of a process. `dead`: also zombies, whose threads may still live. `without`: children that are
+    left out together with all that they started."""
     parents: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (words := stat_words(f"/proc/{name}")) and (dead or words[0] != "Z"):
@@ -299,8 +302,8 @@ def stat_words(folder: str) -> list[str]:
 
 
 def takes_more(pids: list[int], limit_bytes: int) -> bool:
-    """Whether these processes together hold more memory, that of shared mappings and of files in memory included. What several
-    share is counted once."""
+    """Whether these processes together use more memory than that, including shared mappings and files in memory. Memory that
+    several share is counted once."""
     return _bytes_of(pids, "status", ("RssAnon:", "RssShmem:")) > limit_bytes and (  # exact, and some milliseconds for each:
         _bytes_of(pids, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) > limit_bytes)
 

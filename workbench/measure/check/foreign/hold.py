@@ -12,7 +12,8 @@ from .confine import stat_words
 
 _LIMIT_S = 10.0
 _POLL_S = 0.001
-_STOPPED, _RESTING = frozenset("TtZX"), frozenset("TtZXD")  # what waits in the kernel stops before it comes back
+# A thread that waits in the Linux kernel stops before it returns from the system call.
+_STOPPED, _RESTING = frozenset("TtZX"), frozenset("TtZXD")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FREE_S, _FREE_SHARE = 0.05, 0.05
 
@@ -22,8 +23,8 @@ class StillRunning(OSError):
 
 
 class Hold:
-    """Some processes, stopped from `begin` to `end`. `pids` lists them anew each time, with those that have died but whose
-    threads may live on."""
+    """Some processes, stopped from `begin` to `end`. `pids` lists them again at each call, including zombies whose threads may
+    still live."""
 
     def __init__(self, pids: Callable[[], list[int]]) -> None:
         self._pids = pids
@@ -31,8 +32,8 @@ class Hold:
         self._spent_s = 0.0
 
     def begin(self) -> None:
-        """Stop them, until two looks in a row find the same processes, all at rest. So processes that were forked meanwhile are
-        stopped, too. Raises `StillRunning`."""
+        """Stop them, until two consecutive checks find the same processes, all stopped. So processes that were forked meanwhile
+        are stopped, too. Raises `StillRunning`."""
         deadline = time.monotonic() + _LIMIT_S
         before: list[int] | None = None
         while True:
@@ -51,8 +52,8 @@ class Hold:
         self._stopped_at, self._spent_s = time.monotonic(), _spent_s(there)
 
     def end(self) -> bool:
-        """Let them go on. Returns whether they had run although they were stopped (a timer can send SIGCONT). One tick of the
-        clock does not count."""
+        """Continue the processes. Returns whether they had run although they were stopped (a timer can send SIGCONT). One clock
+        tick does not count."""
         there = self._pids()
         spent_s = _spent_s(there) - self._spent_s
         for pid in there:
@@ -63,7 +64,7 @@ class Hold:
 
 
 def _states(pid: int) -> frozenset[str]:
-    """One letter for each state that a thread of it is in; none when it has gone."""
+    """The states of a process's threads, as letters; empty if the process has ended."""
     found = set()
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -73,7 +74,7 @@ def _states(pid: int) -> frozenset[str]:
 
 
 def _spent_s(pids: list[int]) -> float:
-    """CPU time of all of them and of what they have waited for."""
+    """The CPU time of all of them and of their ended children."""
     return sum(sum(map(int, words[11:15])) for pid in pids if (words := stat_words(f"/proc/{pid}"))) / _TICKS_PER_S
 
 

@@ -41,7 +41,7 @@ def tried(start: Start, device: str) -> str:
     if done.returncode:
         return (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:200]
     if shared is not None and int(shared.sum()) != _BYTES:
-        return "what it writes to shared GPU memory does not arrive"
+        return "the other process does not see its writes to shared GPU memory"
     return ""
 
 

@@ -1,7 +1,6 @@
-"""The other users that foreign processes run as, and the rights that root gives up in a child, between fork and exec. After
-exec the child cannot get them back.
-
-Each judge has users of its own: a user may signal, trace and read all its processes, and the system counts them together."""
+"""The users as which foreign processes run, and the rights that root gives up in a child between fork and exec. After exec the
+child cannot get them back. Each judge has its own users, because a user may signal, trace and read all its processes, and Linux
+applies limits to all of them together."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 8, 2
 _AMBIENT_RAISE = 2
 _CLONE_NEWNS = 0x00020000
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 1 << 14, 1 << 18
-_CAP_DAC_READ_SEARCH = 2          # read every file, enter every folder
+_CAP_DAC_READ_SEARCH = 2          # the right to read every file and enter every folder
 _LAST = 63
 _VERSION_3 = 0x20080522           # of capset's structures: two words of 32 bits
 _FIRST_USER, _LAST_USER = 60578, 61183  # systemd's list of user numbers has these as unused
@@ -24,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def users_problem(count: int) -> str:
-    """"" when there are so many users for this process, else why not."""
+    """"" if so many users are free for this process, else the reason."""
     try:
         first_user(count)
     except OSError as error:
@@ -34,7 +33,8 @@ def users_problem(count: int) -> str:
 
 @lru_cache(maxsize=1)
 def first_user(count: int) -> int:
-    """The first of `count` users in a row who are this process's until it ends. Raises OSError if none are left."""
+    """The first of `count` consecutive users that are reserved for this process until it ends. Raises OSError if none are left.
+    """
     for user in range(_FIRST_USER, _LAST_USER - count + 2, count):
         lock = socket.socket(socket.AF_UNIX)
         try:
@@ -52,7 +52,7 @@ def become(user: int, *, reads: bool) -> None:
     Raises OSError."""
     if reads:
         _libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
-    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):  # or a program with the setuid bit brings all of it back
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):  # otherwise a program with the setuid bit would restore all rights
         raise OSError(ctypes.get_errno(), "no_new_privs was refused")
     os.setgroups([])
     os.setresgid(user, user, user)

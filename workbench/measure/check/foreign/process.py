@@ -32,13 +32,15 @@ _LOG_TAIL = 4000
 _BUILD_LOG = 200_000
 _MOST_LOG_BYTES = 8 << 20
 _WATCH_S = 0.3
-_MORE_BYTES, _TIMES = 64 << 20, 4  # an answer may have so many bytes plus so many times the reference's largest answer
+# The limit of an answer: this number of bytes, plus this multiple of the reference's largest answer.
+_MORE_BYTES, _TIMES = 64 << 20, 4
 _TOUCHED_DEVICE = 99          # host_touched_device in the emulator's launch.h
-_IMPORT_BYTES = 250 << 20  # what importing torch takes, about
+_IMPORT_BYTES = 250 << 20  # about the memory for importing torch
 # Messages of Python, the loader, OpenBLAS and C++ when the memory limit stops them.
 _NO_MEMORY = re.compile(r"MemoryError|[Mm]emory allocation|allocate memory|bad_alloc|failed to map|cannot map")
 _IN_THE_FILE = 'File "<model file>"'
-_PLACE = re.compile(r" \((?:<model file>, line \d+|/[^()]*|unknown location)\)\.?$")  # the line is named, a path says nothing
+# The line is named separately, and a path is of no use.
+_PLACE = re.compile(r" \((?:<model file>, line \d+|/[^()]*|unknown location)\)\.?$")
 # What Python writes when a signal ends it (faulthandler), and what C says before it aborts.
 _TRITON = re.compile(r"at \d+:\d+:$")
 _FELL = re.compile(r'^Fatal Python error:(?:.|\n)*?^  File "<model file>", line (\d{1,7}) in ', re.M)
@@ -54,7 +56,7 @@ _open: set[int] = set()  # processes of all open `ForeignProcess`es. Other child
 
 
 class Ended(Exception):
-    """The process is gone: it died, was too slow, took too much, or broke the protocol."""
+    """The process has ended: it died, or was ended because it was too slow, used too many resources, or broke the protocol."""
 
     def __init__(self, status: Status, headline: str, advice: str = "", log: str = "") -> None:
         super().__init__(headline)
@@ -62,7 +64,7 @@ class Ended(Exception):
 
 
 class Raised(Exception):
-    """The foreign code raised; the process goes on. `type`, `message`, `line` (in the foreign file, or None)."""
+    """The foreign code raised an exception; the process continues. `type`, `message`, `line` (in the foreign file, or None)."""
 
     def __init__(self, told: Told) -> None:
         self.type, self.message, self.line = told.type, told.message, told.line
@@ -78,8 +80,8 @@ class Raised(Exception):
     def sentence(self) -> str:
         """`TypeError in line 41: forward() takes ...`"""
         lines = [_PLACE.sub("", s).strip() for s in self.message.splitlines() if s.strip()] or [""]
-        first = lines[-1] if _TRITON.match(lines[0]) else lines[0]  # Triton shows the kernel first
-        if first.endswith(":") and len(lines) > 1:  # it announces what the next line says
+        first = lines[-1] if _TRITON.match(lines[0]) else lines[0]  # Triton's message begins with the text of the kernel
+        if first.endswith(":") and len(lines) > 1:  # the first line only introduces the next one
             first = f"{first} {lines[1]}"
         first = first.rstrip(".")[:300]
         place = f" in line {self.line}" if self.line else ""
@@ -88,8 +90,8 @@ class Raised(Exception):
 
 @dataclass
 class Spent:
-    """What was spent on a process: seconds of waiting for it, of these for float64 and for tensors on their way; bytes of
-    tensors, requests, starts."""
+    """The cost of a process: the seconds of waiting for it (also those for float64 and for the transfer of tensors), the bytes
+    of tensors, and the numbers of requests and starts."""
 
     seconds: float = 0.0
     truth_s: float = 0.0
@@ -127,9 +129,9 @@ class ForeignProcess:
         self._ready = False
         self._hold: Hold | None = None
         self.ran_while_held = False
-        self.waited_for = True        # else its seconds do not count: the judge does something else meanwhile
+        self.waited_for = True        # otherwise its seconds do not count, because the judge does other work at the same time
         self.spent = Spent()
-        self._home = "cpu"            # where the tensors of answers are wanted
+        self._home = "cpu"            # the device for the tensors of answers
         self._window_bytes = 0
         self._window: torch.Tensor | None = None
         if launched is not None:
@@ -155,8 +157,8 @@ class ForeignProcess:
 
     def ask(self, request: Request[R], tensors: Sequence[torch.Tensor] = (), *, limit_s: float | None = None,
             doing: str = "") -> tuple[R, Tensors]:
-        """The answer to a request, and tensors. Raises `Raised` for what foreign code raises, `Ended` when the process is
-        lost."""
+        """Send a request; returns the answer and its tensors. Raises `Raised` if the foreign code raised an exception, and
+        `Ended` if the process has ended."""
         begin = time.monotonic()
         try:
             answer, results = self._asked(request, tensors, limit_s, doing or "it worked")
@@ -218,20 +220,20 @@ class ForeignProcess:
             self._open_window()
 
     def hold(self, *, strays: bool = False) -> None:
-        """Stop it with all it has started, until `resume`, the next `ask` or its end. `strays`: stop also all processes that
-        have left their parents. Raises `StillRunning`; even then the next `ask` lets it go on."""
+        """Stop the process and all that it started, until `resume`, the next `ask` or its end. `strays`: also stop all
+        processes without a parent. Raises `StillRunning`; even then the next `ask` continues the process."""
         if self._hold is None and self.alive:
             self._hold = Hold(partial(self.family, strays))
             self._hold.begin()
 
     def resume(self) -> None:
-        """Let it go on; `ran_while_held` is true from now on if it had done so before."""
+        """Continue the process. `ran_while_held` is true from then on if it had run although it was stopped."""
         if self._hold is not None:
             hold, self._hold = self._hold, None
             self.ran_while_held |= hold.end()
 
     def family(self, strays: bool = False) -> list[int]:
-        """It and all it has started. `strays`: and all processes that have left theirs."""
+        """The process and all that it started. `strays`: also all processes without a parent."""
         pid = self._started.pid
         return [pid, *confine.descendants(pid, dead=True),
                 *(confine.descendants(os.getpid(), dead=True, without=_open) if strays else ())]
@@ -241,13 +243,13 @@ class ForeignProcess:
             self._end()
 
     def kill(self) -> None:
-        """From another thread than the one that asks it, which then gets `Ended`."""
+        """Kill the process. Called from another thread; the thread that waits for an answer then gets `Ended`."""
         if (process := self._process) is not None:
             _kill(process.pid)
 
     def shared_file(self, size: int) -> tuple[Path, int]:
-        """A new file of `size` bytes in its scratch folder, and a descriptor for the judge, who closes it. Its name is random:
-        otherwise the file could have put a link there, and the judge, which is not confined, would follow it."""
+        """A new file of `size` bytes in its scratch folder, and a descriptor for the judge, who closes it. Its name is random,
+        because otherwise the foreign file could put a link there, which the unconfined judge would follow."""
         path = self.scratch / f"shared-{secrets.token_hex(8)}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.ftruncate(fd, size)
@@ -275,7 +277,7 @@ class ForeignProcess:
     def _accept(self, request: Request[R], sent: Sequence[torch.Tensor], answer: dict[str, Any], kinds: list[Kind]
                 ) -> R | Told:
         number = answer.pop("id", None)
-        if type(number) is not int or number != self._number:  # a fork of it answers too
+        if type(number) is not int or number != self._number:  # a fork of the process answers, too
             raise NotTheProtocol("an answer to no question")
         return request.accept(sent, answer, kinds)
 
@@ -296,7 +298,8 @@ class ForeignProcess:
             self._open_line.receive(time.monotonic() + _START_S, most_bytes=0, accept=partial(Begin().accept, ()))
         except (TimeoutError, EOFError, NotTheProtocol):
             ended = self._death("it started")
-            little = self.device == "cpu" and self.limits.memory_bytes < _IMPORT_BYTES  # which may end in a signal, unsaid
+            # Which may be ended by a signal without a message.
+            little = self.device == "cpu" and self.limits.memory_bytes < _IMPORT_BYTES
             raise self._too_small() if little or _NO_MEMORY.search(ended.log) else ended from None
         except Ended as error:
             raise self._too_small() if error.status is Status.OUT_OF_MEMORY else error from None
@@ -305,7 +308,7 @@ class ForeignProcess:
             self._open_window()
 
     def _open_window(self) -> None:
-        """Where memory cannot be had or shared, all tensors go through the pipe."""
+        """Open the window. If memory cannot be allocated or shared, all tensors go through the pipe."""
         try:
             if self._window is None:  # after a death the next process gets the same
                 self._window = window.allocate(self._window_bytes, self._home)
@@ -316,13 +319,13 @@ class ForeignProcess:
             self._open_line.window = window.Window(self._window)
 
     def _too_small(self) -> Ended:
-        """Nothing foreign has run yet: it is the limit that is wrong."""
+        """No foreign code has run yet, so the memory limit is too small."""
         return self._ended(Status.OUT_OF_MEMORY, f"The process could not start within its memory limit of "
                            f"{numbers.memory(self.limits.memory_bytes)}: raise the limit (--memory, in GiB).",
                            "Give it 1 GiB or more: importing torch takes 0.25 GiB.")
 
     def _watch(self) -> None:
-        """While waiting: too many processes, too much memory, too much output."""
+        """Checked during a wait: the number of processes, the memory, and the output."""
         if time.monotonic() - self._watched < _WATCH_S:
             return
         self._watched = time.monotonic()
@@ -352,13 +355,13 @@ class ForeignProcess:
         process = self._started
         try:
             code = process.wait(timeout=5)
-        except subprocess.TimeoutExpired:  # it closed its pipe and lives on
+        except subprocess.TimeoutExpired:  # it closed its pipe but is still running
             code = None
         self._lose()
         if code is None:
             return self._ended(Status.WORKER_DIED, f"It closed the judge's pipe while {doing}.",
                                "Use only file descriptors that the file has opened.")
-        if code > 128:  # bwrap hands a signal on as 128 + its number
+        if code > 128:  # bwrap reports a signal as 128 + its number
             code = 128 - code
         if code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
@@ -387,7 +390,7 @@ class ForeignProcess:
         self._end()
 
     def _end(self) -> None:
-        """Kill the group, whatever left it, and close the line."""
+        """Kill the process group and the processes that left it, and close the connection."""
         self.resume()
         process, self._process = self._started, None
         below = confine.descendants(process.pid)

@@ -15,7 +15,8 @@ _LARGEST = 1 << 60
 
 
 class Answer:
-    """Numbers count or measure something: none is negative, infinite or beyond all sizes."""
+    """The base of all answers. Their numbers are counts or measurements, so none is negative, infinite or unreasonably large.
+    """
 
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]  # each answer is a dataclass
@@ -46,7 +47,7 @@ class InlineCall(Answer):
 
 @dataclass(frozen=True)
 class Context(Answer):
-    """Of an exception: who was building, and the calls of load_inline until then."""
+    """The context of an exception: whether load_inline was building, and its calls so far."""
 
     build: str = ""
     calls: tuple[InlineCall, ...] = ()
@@ -93,7 +94,7 @@ class Given(Answer):
 
 @dataclass(frozen=True)
 class Structure(Answer):
-    """The one transposed convolution of a module."""
+    """The parameters of the only transposed convolution of a module."""
 
     attribute: str
     dims: int
@@ -180,7 +181,7 @@ class Prepared(Answer):
 
 @dataclass(frozen=True)
 class Way(Answer):
-    """A way of PyTorch's is bound. `strides` of the results, where they are not contiguous."""
+    """A way of PyTorch is bound. `strides`: those of the results, if they are not contiguous."""
 
     kinds: tuple[ResultKind, ...]
     strides: tuple[tuple[int, ...], ...] | None
@@ -189,7 +190,7 @@ class Way(Answer):
 
 @dataclass(frozen=True)
 class NoWay(Answer):
-    """Why it is left out. `starved`: for want of memory."""
+    """The reason for which a way is left out. `starved`: there was not enough memory."""
 
     left_out: str
     starved: bool = False
@@ -214,7 +215,7 @@ class Habit(Answer):
 class Left(Answer):
     """What calls have left behind. `state`: names of the state_dict afterwards, whose tensors come with it. `frozen`: those
     parameters whose requires_grad has changed; `modes`: modules whose training flag has; `draws`: whether a call draws random
-    numbers; `hooks`: whether a forward hook ran; `strides` of the output; `settings` of torch that are not what they were
+    numbers; `hooks`: whether a forward hook ran; `strides` of the output; `settings`: settings of torch that have changed since
     before the file was loaded."""
 
     state: tuple[str, ...]

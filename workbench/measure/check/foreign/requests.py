@@ -1,5 +1,5 @@
-"""What a foreign process is asked: one frozen dataclass for each operation. `answer` is the type of what comes back, and `fits`
-refuses tensors that do not belong to it: the judge asks before it reads a tensor.
+"""The requests to a foreign process: one frozen dataclass for each operation. `answer` is the type of the answer. `fits`
+refuses tensors that do not belong to it, and is called before a tensor is read.
 
 Requests go through the pipe as JSON; `read` refuses a key that is unknown, missing or of another type. The tensors of a
 request follow its line, in the order that the function of `host` says.
@@ -72,7 +72,7 @@ class Request(Generic[R_co]):
 
 @dataclass(frozen=True)
 class Begin(Request[Ready]):
-    """Never sent: the process says by itself that it is ready."""
+    """Never sent: the process reports that it is ready without a request."""
 
     op = "begin"
     answer = Ready
@@ -151,7 +151,8 @@ class OfModule(Request[R_co]):
 
 @dataclass(frozen=True)
 class Call(OfModule[Output | NoTensor]):
-    """See `host.calls.call`. `gradients`: names of those that are wanted. `tf32`: how convolutions round their operands."""
+    """See `host.calls.call`. `gradients`: the names of the requested gradients. `tf32`: how convolutions round their operands.
+    """
 
     op = "call"
     answer = Output | NoTensor
@@ -344,7 +345,7 @@ class OpenWindow(Request[Nothing]):
 
 @dataclass(frozen=True)
 class Prepare(Request[Prepared]):
-    """See `host.calls.Batches.prepare`. `benchmark`: with cudnn.benchmark."""
+    """See `host.calls.Batches.prepare`. `benchmark`: use cudnn.benchmark."""
 
     op = "prepare"
     answer = Prepared

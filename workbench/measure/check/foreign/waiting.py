@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _STEAL = 8                      # of /proc/stat's first line, name included
-_LEAST_SHARE = 0.02             # of a time that is left to it, whatever else is taken off
+_LEAST_SHARE = 0.02             # the least share of a time that remains, whatever is subtracted
 
 
 class Took(NamedTuple):
@@ -21,20 +21,20 @@ class Took(NamedTuple):
 
 def waited_s(pids: Iterable[int]) -> float:
     """Seconds so far that threads of these processes were ready and had no core, and that a hypervisor took from this machine.
-    0 where the kernel does not count them."""
+    0 if the Linux kernel does not count them."""
     return sum(map(_without_a_core_s, pids)) + _stolen_s()
 
 
 def alone(took: Took, empty: Took) -> tuple[float, float]:
-    """(least, most) seconds that the call would have taken alone, without the `empty` one (request, change and copy). The time
-    that either waited may belong to it or not."""
+    """(least, most) seconds that the call would have taken without other processes, minus the `empty` call (request, change and
+    copy). It is not known how much of each one's waiting time belongs to its seconds, so there are two bounds."""
     least = took.clock_s - took.waited_s - empty.clock_s
     most = took.clock_s - max(0.0, empty.clock_s - empty.waited_s)
     return max(least, _LEAST_SHARE * took.clock_s), max(most, _LEAST_SHARE * took.clock_s)
 
 
 def middle(took: Took, empty: Took) -> float:
-    """The same by the clock alone, waiting included."""
+    """The seconds of the call by the clock, including waiting."""
     return max(took.clock_s - empty.clock_s, _LEAST_SHARE * took.clock_s)
 
 

@@ -1,7 +1,7 @@
 """Device memory that the judge shares with one foreign process: large tensors pass through it instead of the pipe.
 
-CUDA opens it for writing on both sides. So nobody computes with what lies there: each side copies it into memory of its own
-first, and the judge does so after the answer. Each process has a window of its own and learns nothing of the others'.
+With CUDA both sides can write to it. So neither side computes with its contents directly: each copies them into its own memory
+first, the judge after the answer has arrived. Each process has its own window and cannot see those of others.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 
 _LEAST = 1 << 16       # bytes of a tensor; smaller ones go with the line
 _ALIGNED = 256
-_SEGMENT = 2 << 20     # PyTorch asks the driver for multiples of it
+_SEGMENT = 2 << 20     # PyTorch allocates multiples of this size from the driver
 _LEAST_SEGMENT = 32 << 20   # what is smaller shares its allocation with other tensors
-_LEAST_BLOCK = 1 << 20      # PyTorch puts no tensor into a rest that is smaller
+_LEAST_BLOCK = 1 << 20      # PyTorch puts no tensor into an unused part that is smaller
 # Taken before a foreign file may replace it.
 _cuda_synchronize: Any = getattr(torch._C, "_cuda_synchronize", None)  # not there without CUDA
 
@@ -29,7 +29,7 @@ class Window:
         self._memory = memory
 
     def put(self, tensors: Sequence[torch.Tensor]) -> list[int | None]:
-        """Copies each that has room, and waits. Where it begins; None for one that goes through the pipe."""
+        """Copy the tensors that fit, and wait. Returns where each one begins; None for a tensor that goes through the pipe."""
         places: list[int | None] = []
         start = 0
         for tensor in tensors:
@@ -51,7 +51,7 @@ class Window:
         return type(place) is int and place % _ALIGNED == 0 and 0 <= place <= len(self._memory) - size
 
     def take(self, place: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-        """A copy of what lies there; to be used after `wait`."""
+        """A copy of that piece. Use it only after `wait`."""
         return self._memory[place:place + prod(shape) * dtype.itemsize].clone().view(dtype).view(shape)
 
     def wait(self) -> None:
@@ -76,7 +76,7 @@ def allocate(size: int, device: str) -> torch.Tensor:
 
 
 def handle(memory: torch.Tensor) -> torch.Tensor:
-    """What the other process opens it with, as a tensor to be sent."""
+    """The handle with which the other process opens the memory, as a tensor that can be sent."""
     from torch.multiprocessing.reductions import reduce_tensor
     return torch.frombuffer(bytearray(pickle.dumps(reduce_tensor(memory))), dtype=torch.uint8)
 

@@ -26,7 +26,7 @@ _POLL_S = 0.1
 Tensors = list[torch.Tensor]
 Kind = tuple[torch.dtype, tuple[int, ...]]
 Accept = Callable[[dict[str, Any], list[Kind]], Any]
-Received = tuple[Any, Tensors]   # what `Accept` made of the header, and the tensors
+Received = tuple[Any, Tensors]   # the result of `Accept` for the header, and the tensors
 
 
 class NotTheProtocol(ValueError):
@@ -35,8 +35,8 @@ class NotTheProtocol(ValueError):
 
 def pack(header: dict[str, Any], tensors: Sequence[torch.Tensor] = (), window: Window | None = None
          ) -> list[bytes | memoryview]:
-    """The parts of a message, in order. A tensor that lies in the window is no part; its kind says where it begins. Raises
-    TypeError for a tensor of a dtype that does not cross."""
+    """The parts of a message, in order. A tensor in the window is not a part; its kind says where it begins. Raises TypeError
+    for a dtype that cannot be sent."""
     kinds: list[dict[str, Any]] = [{"dtype": _name(t.dtype), "shape": list(t.shape)} for t in tensors]
     places = window.put(tensors) if window else [None] * len(tensors)
     for kind, place in zip(kinds, places, strict=True):
@@ -47,8 +47,8 @@ def pack(header: dict[str, Any], tensors: Sequence[torch.Tensor] = (), window: W
 
 def unpack(line: bytes, read: Callable[[int], bytearray | memoryview], *, most_bytes: int = 1 << 40,
            accept: Accept = lambda header, kinds: header, window: Window | None = None) -> Received:
-    """A message from its first line and a function that reads so many bytes more. `accept` makes of the header what is
-    returned, and raises for one or for tensors that are not to be read. Raises `NotTheProtocol`."""
+    """Read a message, given its first line and a function that reads further bytes. `accept` converts the header, and raises an
+    error if the header or its tensors must not be read. Raises `NotTheProtocol`."""
     try:
         header = json.loads(line.decode("utf-8"), parse_constant=_no_number)
     except (ValueError, RecursionError, MemoryError) as error:
@@ -131,7 +131,7 @@ class Line:
         os.close(self._read_fd)
 
     def _exactly(self, size: int, deadline: float) -> memoryview:
-        """Bytes that are announced but not sent take no memory: the system gives a page when it is written."""
+        """Announced bytes that are not sent use no memory, because Linux allocates a page only when it is written."""
         room: Any = torch.empty(size, dtype=torch.uint8).numpy()   # as in `_bytes`
         data = memoryview(room)
         there = min(size, len(self._buffer))

@@ -1,4 +1,5 @@
-"""Starts the host without garbage collection while torch is imported: it finds nothing, and takes an eighth of the time.
+"""Starts the host. There is no garbage collection while torch is imported: it would free nothing and take an eighth of the
+time.
 
     python -m workbench.measure.check.host REQUEST_FD REPLY_FD DEVICE NAME
 """

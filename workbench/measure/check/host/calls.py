@@ -1,5 +1,5 @@
-"""Calls of a module inside the foreign process: once with gradients, at points near one, in the ways only a GPU allows, and in
-batches."""
+"""Calls of a module inside the foreign process: single calls with gradients, calls at points near given inputs, calls that only
+a GPU allows, and batches."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ _SLEEP_CYCLES = 100_000_000  # some 60 ms of a GPU
 
 
 def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) -> tuple[Output | NoTensor, Tensors]:
-    """Inputs, then grad_output where `gradients` are asked for (with `expanded` one value, to be expanded). Back come the
-    output, with `echo` the inputs as they are afterwards, and the gradients that there are (the answer names them, None
-    for one that is missing). If the output has another shape than grad_output, no gradients come back.
-    `tf32`: convolutions round their operands so."""
+    """Inputs, then grad_output where `gradients` are asked for (with `expanded` one value, to be expanded). Returns the output,
+    with `echo` the inputs as they are afterwards, and the gradients (the answer names them, with None for a missing one). If
+    the output has another shape than grad_output, no gradients come back. `tf32`: how convolutions round their operands."""
     count, names = request.inputs, request.gradients
     tensors = [_widened(t.to(device)) if request.wide else t.to(device) for t in tensors]
     xs = [laid_out(t, request.layout).detach() for t in tensors[:count]]
@@ -98,10 +97,9 @@ def given_backward(output: torch.Tensor, grad_output: torch.Tensor) -> torch.Ten
 
 
 def reach(module: torch.nn.Module, request: Reach, tensors: Tensors, device: str) -> tuple[Output | NoTensor, Tensors]:
-    """The gradients at points near one, computed here so that tensors are sent only once. Inputs, then grad_output. Back
-    comes how far each element of each gradient (`gradients` names them) moves at most, absolutely, when all inputs and the
-    whole state are multiplied by 1 + step * normal, in so many `draws` under `seed`; then how far each gradient moves in one
-    draw at most, as an L2 norm."""
+    """The gradients at points near one, computed here so that tensors are sent only once. Inputs, then grad_output. All inputs
+    and the whole state are multiplied by 1 + step * normal, in `draws` draws under `seed`. Returns the largest absolute change
+    of each element of each gradient in `gradients`, then the largest L2 norm of the change of each gradient in one draw."""
     tensors = [t.to(device) for t in tensors]
     inputs = tensors[:request.inputs]
     once = Call(request.module, request.inputs, request.gradients)
@@ -166,7 +164,7 @@ def waits(module: torch.nn.Module, request: AskWaits, tensors: Tensors, device: 
 
 
 def memory(module: torch.nn.Module, request: AskMemory, tensors: Tensors, device: str) -> tuple[Memory, Tensors]:
-    """Most bytes that torch's allocator held above what was there before, forward and backward."""
+    """The peak of the bytes that torch's allocator used in addition to those before, for forward and backward."""
     xs = [t.to(device).requires_grad_(t.is_floating_point()) for t in tensors]
     _synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -213,7 +211,8 @@ def warm_up(module: torch.nn.Module, request: WarmUp, tensors: Tensors, device: 
     """Compile each way. A failure is ignored: it happens again when the way is prepared, and the report names it."""
     xs = [t.to(device) for t in tensors]
     for way in (LADDER[key] for key in request.ways):
-        with suppress(Unavailable, RuntimeError, NotImplementedError), switches(way):  # no call without: cuDNN would remember
+        # No call without cudnn.benchmark, because cuDNN would keep its choice.
+        with suppress(Unavailable, RuntimeError, NotImplementedError), switches(way):
             output, = ways.bind(way, module, "forward", [], [x.clone() for x in xs]).results()
             ways.bind(way, module, "backward", xs, [torch.ones_like(output)]).results()
     _wait(device)
@@ -223,7 +222,7 @@ def warm_up(module: torch.nn.Module, request: WarmUp, tensors: Tensors, device: 
 
 
 class Batches:
-    """Timed calls. Results go into slots that belong to the judge, who reads them as soon as he has the answer."""
+    """Timed calls. Results are written into slots that belong to the judge, which reads them when it has the answer."""
 
     def open(self, request: OpenSlots, tensors: Tensors, device: str) -> tuple[Nothing, Tensors]:
         """A file that both map, or the tensor is a pickled handle of the judge's GPU memory."""
@@ -274,7 +273,7 @@ class Batches:
         return Way(_kinds(found), strides, tuple(names)), []
 
     def drop_ways(self) -> tuple[Nothing, Tensors]:
-        """Before the next direction: their memory is wanted."""
+        """Release the ways before the next direction, because their memory is needed."""
         self.bound.clear()
         if self.device != "cpu":
             torch.cuda.empty_cache()
@@ -294,7 +293,7 @@ class Batches:
                 for result in self.dummy if request.only_copy else bound.results():
                     size = result.numel() * result.itemsize
                     room = self.slots[start:start + size].view(result.dtype).view(result.shape)
-                    if own_format:  # as it lies: what is not to be counted is the other order
+                    if own_format:  # in its own memory order, because a conversion must not be counted
                         room = room.as_strided(result.shape, _strides(result), room.storage_offset())
                     room.copy_(result.detach())
                     start += -(-size // 256) * 256
@@ -322,7 +321,8 @@ def _kinds(results: Tensors) -> tuple[ResultKind, ...]:
 
 
 def _strides(result: torch.Tensor) -> tuple[int, ...]:
-    """channels_last where that is how it lies, else contiguous: never gaps or overlaps."""
+    """The strides of a result in its slot: channels_last if the tensor has this format, else contiguous; without gaps or
+    overlaps."""
     layout = CHANNELS_LAST.get(result.dim())
     if layout is not None and result.is_contiguous(memory_format=layout):
         return result.stride()
@@ -345,7 +345,8 @@ def _facts(output: Any) -> Output | NoTensor:
 
 
 def _wait(device: str) -> None:
-    """Until the device is idle. A refused launch that nobody looked at is raised here, by the next launch's check."""
+    """Wait until the device is idle. A failed launch whose error was not checked is raised here, by the check of the next
+    launch."""
     if device != "cpu":
         _synchronize()
         torch.zeros(1, device=device).add_(1)

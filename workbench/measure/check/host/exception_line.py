@@ -1,5 +1,5 @@
-"""The line that an exception is about where no line of the file has raised it: where the function begins that was called
-wrongly, or the only launch of a kernel."""
+"""Finds the line for an exception that no line of the file raised: the start of the function that was called wrongly, or the
+only launch of a kernel."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from . import settings
 from .calls import given_backward, gradients_of
 
 _monotonic = time.monotonic   # taken before a foreign file may put another clock in its place
-_MANY, _MANY_S = 100, 0.5      # calls, but not longer
+_MANY, _MANY_S = 100, 0.5      # the number of calls, and the seconds after which no more are made
 _CHOICES_S = 15.0
 
 
@@ -88,7 +88,8 @@ def two_calls(module: torch.nn.Module, request: TwoCalls, tensors: Tensors, devi
 
 
 def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The gradients of each choice, where nothing else needs one. Where each choice is compiled anew, not all of them."""
+    """The gradients of each choice of tensors, if only these need a gradient. Not all choices are tried if each one is compiled
+    again."""
     (xs,), (grad_output,) = _sets(request, tensors, device)
     choices: list[tuple[str, ...]] = []
     results: Tensors = []
@@ -166,7 +167,7 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
     (xs,), grad_outputs = _sets(request, tensors[:count], device)
     parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
     kept = [parameters[n].detach().clone() for n in request.parameters]
-    module(*xs)  # with the old values: what it keeps of them is wrong below
+    module(*xs)  # a call with the old values, so that stored copies of them are wrong in the following calls
     try:
         _overwrite(parameters, request.parameters, values)
         state = module.state_dict()
@@ -240,7 +241,7 @@ def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: s
 
 def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: str, before: settings.Settings
          ) -> tuple[Left, Tensors]:
-    """What is there after a call without gradients and one with a backward; and grad_output as it is then."""
+    """The state after a call without gradients and one with a backward; and grad_output after them."""
     there = [t.to(device).clone() for t in tensors]
     xs, grad_outputs = there[:request.inputs], there[request.inputs:]
     trainable = {n: p.requires_grad for n, p in module.named_parameters()}

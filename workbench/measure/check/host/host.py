@@ -1,6 +1,6 @@
 """Runs inside the foreign process: loads a file with Model or ModelNew and answers the judge, one operation at a time.
 
-The judge believes nothing that is said here: it compares tensors and takes the time itself.
+The judge does not rely on answers from here: it compares tensors and measures the time itself.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Host:
                       self.loaded.own_export, _options(self.cls)), []
 
     def give(self, request: requests.Give, tensors: Tensors) -> tuple[Given, Tensors]:
-        """get_init_inputs() and get_inputs() of a reference, each under the seed."""
+        """The results of get_init_inputs() and get_inputs() of a reference, each called under the seed."""
         torch.manual_seed(request.seed)
         arguments, keywords = arguments_of(self.namespace.get("get_init_inputs", list)())
         torch.manual_seed(request.seed)
@@ -116,7 +116,8 @@ class Host:
         tensors = [x for place, x in enumerate(inputs) if place not in numbers]
         odd = next((x for x in tensors if not isinstance(x, torch.Tensor)), None)
         if odd is not None:
-            raise TypeError(f"get_inputs() gives a {type(odd).__name__}; only tensors and finite numbers are known here")
+            raise TypeError(f"get_inputs() gives a {type(odd).__name__}, but the check supports only tensors and finite "
+                            "numbers")
         return Given(repr(arguments), repr(keywords), repr(numbers)), tensors
 
     def make(self, request: requests.Make, tensors: Tensors) -> tuple[Made, Tensors]:
@@ -144,7 +145,7 @@ class Host:
         return StateLoaded(tuple(names)), values
 
     def left(self, request: requests.AskLeft, tensors: Tensors) -> tuple[Left, Tensors]:
-        """A habit that needs what the host remembers."""
+        """The habit `left`, which needs data that the host keeps."""
         found = habits.left(self.modules[request.module], request, tensors, self.device, self.settings)
         self.loaded.raise_what_cuda_says()
         return found
@@ -218,7 +219,7 @@ def main(argv: list[str]) -> int:
                 parts = pack({**keys_of(answer), "id": number}, results, *through)
             except BaseException as error:  # the boundary of the process: foreign code may raise anything
                 parts = pack({"raised": _told(error, host), "id": number})
-            if os.getpid() != own:  # a fork of foreign code has come back to us
+            if os.getpid() != own:  # a fork that the foreign code made has returned to this function
                 os._exit(0)
             _send(replies, parts)
             message, tensors, results, parts = None, [], [], []  # while it waits, others may need the memory

@@ -55,7 +55,7 @@ class Loads:
         self._real: Callable[..., Any] = cpp_extension.load_inline
         signature = inspect.signature(self._real)
 
-        @functools.wraps(self._real)  # whoever asks for its signature gets the real one
+        @functools.wraps(self._real)  # inspect.signature returns that of the real function
         def load_inline(*args: Any, **kwargs: Any) -> Any:
             if self._ours:
                 return self._real(*args, **kwargs)
@@ -81,13 +81,13 @@ class Loads:
             return result
 
         cpp_extension.load_inline = load_inline
-        if emulate:  # what a file does to reach the GPU stays on the CPU; a copy to the host is a copy
+        if emulate:  # operations that move tensors to the GPU leave them on the CPU; a copy to the host makes a copy
             setattr(torch.Tensor, "cpu", lambda tensor, *args, **kwargs: tensor.clone())  # noqa: B010
             setattr(torch.Tensor, "cuda", lambda tensor, *args, **kwargs: tensor)  # noqa: B010
             setattr(torch.nn.Module, "cuda", lambda module, *args, **kwargs: module)  # noqa: B010
 
     def raise_what_cuda_says(self) -> None:
-        """Raises the error of a launch that nobody has looked at, as PyTorch does on a GPU after the next kernel."""
+        """Raises the unchecked error of an earlier launch, as PyTorch does on a GPU after the next kernel."""
         for library in self._emulated:
             if library.cudaGetLastError():
                 library.cuda_on_cpu_last_error.restype = ctypes.c_char_p
@@ -136,7 +136,7 @@ class Loads:
             raise (BuildFailed if self._ours else RuntimeError)(f"{kernel.name} is not used: {reason}.")
 
         namespace["_build"], namespace["_build_together"] = build_for_host, build_together
-        namespace["_Kernel"].refuse = refuse  # it would go on with PyTorch, and that says nothing of its kernels
+        namespace["_Kernel"].refuse = refuse  # otherwise it would continue with PyTorch, and its kernels would not be tested
 
     def _on_host(self, given: dict[str, Any], texts: dict[str, list[str]], names: list[str]) -> Any:
         folder = Path(cpp_extension._get_build_directory(f"emulated_{given['name']}", False))
@@ -172,8 +172,8 @@ def _texts(value: Any) -> list[str]:
 
 
 def _close_device_memory(module: Any) -> None:
-    """While one of its functions runs, its host code cannot touch the tensors that were given to it: on a GPU it could not.
-    Whole pages alone can be closed, so a small tensor stays open."""
+    """Close the memory of the tensors while one of the library's functions runs, because on a GPU its host code could not
+    access them either. Only whole pages can be closed, so small tensors stay accessible."""
     close = ctypes.CDLL(module.__file__).cuda_on_cpu_set_device_memory
 
     def closing(function: Callable[..., Any]) -> Callable[..., Any]:

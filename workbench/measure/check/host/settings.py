@@ -13,13 +13,13 @@ _PLACES = {"torch": torch, "torch.nn.functional": torch.nn.functional, "torch.Te
 
 
 def changed(before: Settings) -> tuple[str, ...]:
-    """Names of what is no longer as it was. Names that are new do not count: modules of torch are imported when needed."""
+    """The names of changed settings. New names do not count, because modules of torch are imported when they are needed."""
     then = now()
     return tuple(name for name, value in before.items() if then.get(name) != value)[:20]
 
 
 def now() -> Settings:
-    """To be asked before the file is loaded, and after."""
+    """The present settings. Called before and after the file is loaded."""
     backends = torch.backends
     tiny = torch.tensor([1e-40])
     found: Settings = {

@@ -10,8 +10,9 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-ROUNDINGS = ("away", "even", "cut")  # how a half is rounded; what reads the upper 19 bits only cuts off
-UP, DOWN = "+", "-"                # after one of these: of what float32 does not hold, first moved by a few of its roundings
+ROUNDINGS = ("away", "even", "cut")  # how a tie is rounded; code that reads only the upper 19 bits truncates
+# Like one of these, but values that float32 does not hold exactly are first moved by a few float32 roundings.
+UP, DOWN = "+", "-"
 _DROPPED = 13
 _MOVE = 2.0**-21                   # a value of float32 inside a module is off by some 2^-24, by more after a long sum
 _CONVOLUTIONS = {getattr(functional, name) for name in ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
@@ -19,8 +20,8 @@ _CONVOLUTIONS = {getattr(functional, name) for name in ("conv1d", "conv2d", "con
 
 
 def rounded(x: torch.Tensor, how: str) -> torch.Tensor:
-    """The values that TF32 keeps of x, once it is a float32. Two values that differ by a rounding of float32 may be kept as
-    two numbers that differ by 2^-10: `UP` and `DOWN` show which. What is a float32 already, such as an input, has no such
+    """The values that TF32 keeps of x, once it is a float32. Two values that differ by a rounding of float32 may be kept as two
+    numbers that differ by 2^-10: `UP` and `DOWN` show which. A value that is already a float32, such as an input, has no such
     error."""
     if how[-1] in (UP, DOWN):
         exact = x.to(torch.float32).to(x.dtype) == x

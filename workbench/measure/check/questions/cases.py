@@ -18,7 +18,7 @@ from ..foreign.replies import Structure
 Change = dict[str, int | tuple[int, ...]]   # fields of a layer
 _SMALL = {1: 12, 2: 5, 3: 3}
 _BEYOND_A_GRID = (1 << 16) + 1   # blocks in the second or third dimension of a grid end at 65 535
-_CHANGED = 0.2  # a changed parameter differs by at most this part of its value
+_CHANGED = 0.2  # a changed parameter differs by at most this share of its value
 _LONG, _MOST_LONG, _LONG_S = (1025, 4097), 1 << 17, 0.5   # columns; values of the inputs; seconds
 _MOST_TWICE = 1 << 20   # values of the inputs of a case of more than twice the given size; of a layer: products for a tap
 
@@ -62,8 +62,8 @@ def setting_of(parameters: Sequence[str], arguments: str, keywords: str, structu
     try:
         given, named = list(ast.literal_eval(arguments)), dict(ast.literal_eval(keywords))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise BadRequest("get_init_inputs() gives something other than numbers, strings, tuples and lists; the "
-                         "check cannot hand that to another process.") from error
+        raise BadRequest("get_init_inputs() gives something other than numbers, strings, tuples and lists; the check cannot "
+                         "pass this to another process.") from error
     layer = structure.layer if structure else None
     names = parameters[:len(given)]
     if len(names) == len(given):  # by name they can be changed one at a time
@@ -134,7 +134,7 @@ def arguments(given: Case, parameters: list[str], defaults: dict[str, float]) ->
 
 
 def changed(given: Case, change: Change) -> Case | None:
-    """A small case with other layer parameters; None where PyTorch would refuse them."""
+    """A small case with other layer parameters; None if PyTorch does not accept them."""
     try:
         layer = replace(given.setting.layer, **change)
     except BadRequest:
@@ -206,8 +206,8 @@ def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> l
 
 def changed_state(case: Case, names: Sequence[str], state: tuple[Sequence[str], list[torch.Tensor]], generator: torch.Generator
                   ) -> tuple[Sequence[str], list[torch.Tensor]]:
-    """All parameters, by a fifth of each value at most; those that are nothing but zeros become something. Tensors that are
-    equal stay so: they may be one."""
+    """Change all parameters, each value by at most a fifth. Parameters that are all zeros get other values. Equal tensors stay
+    equal, because they may be the same tensor."""
     how: dict[str, Any] = {"generator": generator, "device": generator.device}
     made: list[tuple[torch.Tensor, torch.Tensor]] = []
     changed = []
@@ -282,8 +282,8 @@ def _long_rows(given: Case) -> Iterator[Case]:
 
 
 def _generic_arguments(given: Case, defaults: dict[str, float]) -> Iterator[Case]:
-    """Whole numbers one up or one down, fractions clearly up or halved, switches the other way; whatever the reference
-    refuses is left out."""
+    """Whole numbers one up or one down, fractions clearly up or halved, switches the other way; arguments that the reference
+    does not accept are left out."""
     if given.setting.arguments:
         return
     there = dict(given.setting.keywords)

@@ -18,11 +18,12 @@ from ....core.errors import BadRequest
 
 Draw = Callable[[int], list[torch.Tensor]]
 _NEAR = 1e-5            # of a matrix that is symmetric but for rounding, of sums that are 1
-_BY_CHANCE = 7.0        # natural logarithm of a thousand: once in so many it would be an accident, which costs other sizes
+_BY_CHANCE = 7.0        # natural logarithm of 1000: a property that random numbers would have with a probability below 1/1000
 SYMMETRIC, OF_SUM_1, OF_NORM_1, OF_WHOLE, OF_ONE_VALUE = ("symmetric", "of rows that sum to 1", "of rows of norm 1",
                                                           "of whole numbers", "of one value")
 THE_SAME = "the same as another one"
-_RIGID = (OF_NORM_1, OF_WHOLE, OF_ONE_VALUE, THE_SAME)  # no change, or none that a gradient by itself tells of
+# The input cannot change, or its gradient alone does not describe the change.
+_RIGID = (OF_NORM_1, OF_WHOLE, OF_ONE_VALUE, THE_SAME)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Drawn:
                                          for s, shuffled, x in zip(same, self._shuffled, given, strict=True))
 
     def warnings(self) -> list[Question]:
-        """What the reader has to know of these inputs."""
+        """Warnings about these inputs for the report."""
         if not self.fixed:
             return []
         return [Question("fresh_inputs", "New inputs each time?", Answer.WARNED, "No. get_inputs() gives the same values "
@@ -65,8 +66,8 @@ class Drawn:
                  for x, shuffled in zip(self._fresh(), self._shuffled, strict=True)]
         taken: dict[tuple[int, int], torch.Tensor] = {}
         cut = [self._cut(x, shape, taken) for x, shape in zip(fresh, shapes, strict=True)]
-        # What was taken twice would be equal, and which of equal values is the largest is anybody's choice. Of several inputs
-        # one may be a bound of another.
+        # Places that are taken twice would give equal values, and the position of the largest value would then be ambiguous.
+        # Several inputs are cut at the same places, because one may be a bound of another.
         if len(cut) == 1 and self.structures[0] is None and cut[0].is_floating_point() and cut[0].numel() > fresh[0].numel():
             cut[0] = cut[0] * (1 - 0.3 * torch.rand(cut[0].shape, generator=self._generator)).to(cut[0].dtype)
         return cut

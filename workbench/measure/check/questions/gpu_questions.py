@@ -16,7 +16,7 @@ from ..trialrun import Outcome, TrialRun
 from .cases import Case
 
 R = TypeVar("R")
-_CLOSE = 1e-2  # these ask where and when, not how exactly
+_CLOSE = 1e-2  # tolerance of these questions, which test the stream and the order, not the accuracy
 
 
 def ask(trial: TrialRun, case: Case, outcome: Outcome) -> Iterator[Question]:

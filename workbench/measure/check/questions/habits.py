@@ -47,14 +47,14 @@ KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides"))  # of th
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
 _BY_DATA = "After a change through .data, which does not count as a new version"
 _OTHER_COUNT = "It returns a different number of results."
-_SAME_BUFFER = 1e-2   # relative L2: its exact values are asked elsewhere
+_SAME_BUFFER = 1e-2   # relative L2 tolerance; the accuracy is tested by other questions
 _SEED_OF_NEW = 45  # the state replaces what it draws
 _MOST_NAMES = 4   # tensors whose gradient alone is wanted
 _LARGE = 1 << 20  # values of all inputs
 
 
 class _Not(Exception):
-    """Why a question is not asked."""
+    """Raised if a question is not asked; the text gives the reason."""
 
 
 def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
@@ -81,7 +81,7 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
 
 
 def _answers(trial: TrialRun, case: Case, gradients: bool) -> tuple[Outcome, Outcome, Outcome]:
-    """Two of the case, and one for another batch where the reference takes it."""
+    """Two right answers for the case, and one for another batch if the reference accepts it."""
     first = trial.run(case, gradients=gradients)
     second = trial.run(case, gradients=gradients, state=first.state)
     batch = case.shapes[0][0] if case.shapes and case.shapes[0] else 0
@@ -137,7 +137,7 @@ class _Habits:
         return [self._question("two_calls", wrong, f"Yes: the first output is unchanged after a second call{more}.")]
 
     def some_gradients(self) -> list[Question]:
-        """Those of the parameters, of the inputs, of each tensor alone, of all but one."""
+        """Gradients of only the parameters, only the inputs, each tensor alone, and all tensors except one."""
         names = self.first.names if self.first.grad_output is not None else []
         of_inputs = tuple(n for n in names if n.startswith("input "))
         of_parameters = tuple(n for n in names if n not in of_inputs)
@@ -278,7 +278,7 @@ class _Habits:
         return questions
 
     def eval_mode(self) -> list[Question]:
-        """And the buffers, where there are any."""
+        """The question about .eval(), and the one about buffers if there are any."""
         buffers: list[str] = []
         left: list[tuple[str, bool]] = []  # what is wrong with a buffer, and whether it is more than a count
 
@@ -364,7 +364,8 @@ class _Habits:
         return [_as_warning(question) if question.seen.startswith(f"No. {_BY_DATA}") else question]
 
     def overwritten(self) -> list[Question]:
-        """A file may raise. If the reference raises, nobody can depend on the gradients, and wrong ones are a warning."""
+        """The question about an input that changes before the backward. A file may raise an exception. If the reference raises
+        one, no code can depend on these gradients, so wrong ones are only a warning."""
         names = self.first.names if self.first.grad_output is not None else []
         raises: list[bool] = []
 
@@ -457,7 +458,8 @@ class _Habits:
         return Question(key, ASKED[key], Answer.FAILED, f"No. {said}", OF_DAILY_USE[key], str(status))
 
     def _of_buffers(self, names: list[str], left: list[tuple[str, bool]]) -> Question:
-        """Whether a buffer only counts calls. Another count does not change the module's results."""
+        """What is wrong with the buffers, and whether only a count of calls differs. Another count does not change the module's
+        results."""
         key = "buffers"
         if not left:
             return Question(key, ASKED[key], Answer.PASSED, f"Yes: {', '.join(names)}.")

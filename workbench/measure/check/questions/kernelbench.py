@@ -40,7 +40,7 @@ def beside(trial: TrialRun, given: Case, questions: Sequence[Question]) -> Kerne
 
 
 def verdict(trial: TrialRun, given: Case) -> KernelBenchValues:
-    """By both rules; half types use 1e-2 in both."""
+    """KernelBench's verdict by both rules. For float16 and bfloat16 both use 1e-2."""
     dtype = getattr(torch, trial.dtype)
     strict_tolerance = 1e-4 if trial.dtype in ("float32", "float64") else 1e-2
     found = KernelBenchValues(strict=True, loose=True, why="", tolerance=strict_tolerance, trials=0)
@@ -73,6 +73,6 @@ def verdict(trial: TrialRun, given: Case) -> KernelBenchValues:
 
 
 def _seeds() -> list[int]:
-    """Those of its trials, which it draws under its first one."""
+    """The seeds of KernelBench's trials, which it draws with its first seed."""
     generator = torch.Generator().manual_seed(_SEED)
     return [int(torch.randint(0, 2**32 - 1, (1,), generator=generator)) for _ in range(_TRIALS)]

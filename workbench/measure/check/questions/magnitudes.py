@@ -26,13 +26,15 @@ UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below t
 _SAME = 1e-9        # of float64
 _KEY, _QUESTION = "range", "Keeps the range of float32?"
 _OTHER_KEY, _OTHER = "other_values", "Right for other values?"
-_MOST_OWN = 1e-3    # relative L2 of PyTorch's own gradients; NaN is above it
+# The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
+_MOST_OWN = 1e-3
 _LARGER = 64.0      # softmax without its maximum overflows
 _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
 
 def ask(trial: TrialRun, given: Outcome) -> Question:
-    """`given`: of float32, and right."""
+    """Ask whether the file keeps the range of float32. `given`: the outcome of the given case, which is in float32 and right.
+    """
     if trial.declared == "fp16":
         return _skipped("Not asked: the file declares float16.")
     if not trial.loads_state and given.state[0]:
@@ -98,7 +100,7 @@ def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Questi
 
 
 def _exact(outcome: Outcome) -> bool:
-    """Whether PyTorch's own results are."""
+    """Whether PyTorch's own results are exact enough."""
     return all(distance(v, outcome.expected[n])[0] <= _MOST_OWN for n, v in outcome.own.items() if n in outcome.expected)
 
 
@@ -138,7 +140,8 @@ def _by_channel(layer: ConvTranspose, generator: torch.Generator
 
 
 def _scales(trial: TrialRun, given: Outcome, x: torch.Tensor, of_state: list[torch.Tensor], y: torch.Tensor) -> bool:
-    """Whether float64 says that the reference's output is multiplied as it should be: of a layer at a small size."""
+    """Whether the reference's output in float64 is multiplied by the expected factor. For a layer this is tested at a small
+    size."""
     small = cases.small_case(given.case) if given.case.setting.layer is not None else given.case
     inputs = [v.double() if v.is_floating_point() else v for v in trial.inputs(small)]
     names, values = given.state

@@ -25,7 +25,7 @@ _MOST_SHOWN = 8
 
 
 def explain(trial: TrialRun, given: Case, wrong: Outcome, progress: Progress) -> None:
-    """Of the first wrong outcome of a check of this layer. What is found becomes part of `progress`."""
+    """Explain the first wrong outcome of a check of this layer. The findings are added to `progress`."""
     about = wrong.problem("call", "kind", "values", "gradient_values")
     if about is None:
         return
@@ -168,7 +168,7 @@ def _plain_parameters(layer: Any, with_layer: Any) -> Iterator[Case]:
 
 
 def _ladder(case: Case) -> list[torch.Tensor]:
-    """1, 2, 3, ...: an output that took the wrong input shows which."""
+    """Inputs 1, 2, 3, ..., so that an output shows which input it used."""
     shape = case.shapes[0]
     total = 1
     for n in shape:

@@ -23,7 +23,7 @@ KEY, ASKED = "tf32", "Computes in float32?"
 
 
 def explained(trial: TrialRun, outcome: Outcome) -> bool:
-    """Whether all that is wrong is values, each of them right in TF32."""
+    """Whether only values are wrong, and all of them are right in TF32."""
     wrong = {(p.about, p.status) for p in outcome.problems}
     if not (trial.convolves and trial.device == "cpu" and trial.dtype == "float32") or not wrong or wrong - {
             ("values", Status.MISMATCH), ("gradient_values", Status.MISMATCH)} or outcome.case.integers:
