@@ -115,7 +115,7 @@ def test_what_could_not_be_run_here_is_not_called_passed() -> None:
     builds = build_question(error, "", emulated=True)
     report = CheckReport("m.py", "r.py", "cpu", (builds, Question("values", "Right values?", Answer.SKIPPED, "Not asked.")))
     assert report.badge == "NOT RUN" and not report.ran and not report.failed
-    assert report.evidence.startswith("Not answered: \u201cImports and builds?\u201d and 1 more. It asks for a GPU")
+    assert report.evidence.startswith("Not answered: \u201cImports and builds?\u201d and 1 more. It needs a GPU")
 
 
 def test_a_class_of_another_name_is_told_the_name_it_needs() -> None:
