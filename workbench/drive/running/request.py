@@ -55,7 +55,7 @@ class RunRequest:
     build_timeout_s: float = 300.0
     run_timeout_s: float = 60.0          # limit in seconds without an event from the measuring process
     tune: str = ""                       # only for a tune: the precision classes that it searches
-    # Candidate_id -> a build made before the run.
+    # candidate_id -> a build made before the run.
     built: Mapping[str, Prebuilt] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -5,5 +5,5 @@
 `launch`                                 the call
 `explain`                                where a wrong result is wrong, and its smallest case
 `apart`                                  the same call in another process, for the emulator
-`interleave`                             times two right candidates in turns
+`interleave`                             times two right candidates alternately
 """
