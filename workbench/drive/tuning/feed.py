@@ -290,8 +290,8 @@ def _ms(trial: Trial) -> float | None:
 
 
 def _weight(trial: Trial) -> float:
-    """The weight of a trial. Of several trials of a candidate the one with the least weight counts: first a wrong one, then the
-    fastest, last one without a verdict."""
+    """The weight of a trial. Of several trials of a candidate the one with the least weight counts: a wrong one comes first,
+    then the fastest; one without a verdict comes last."""
     if trial.status in NO_VERDICT or trial.status == Status.RUN_TIMEOUT:
         return float("inf")
     return (_ms(trial) or 1e30) if trial.ok else 0.0

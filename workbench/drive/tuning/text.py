@@ -96,7 +96,7 @@ def _proof(winner: Winner, found: TuneResult) -> list[str]:
         return lines
     if winner.final.ties:
         lines.append(f"  {len(winner.final.ties)} other candidates are as fast. The winner has the fewest registers, then the "
-                     "least shared memory, then the first name.")
+                     "least shared memory, then the name that is first in the alphabet.")
     lines.append(f"  It was judged again and is right with {'; '.join(winner.final.again)}.")
     if fell := found.fell.get(winner.direction):
         lines.append(f"  {fell} others were as fast or faster, but were wrong when judged again.")

@@ -140,7 +140,7 @@ def ending(tool: str, returncode: int) -> str:
 
 
 def came_to_an_end(log: str) -> bool:
-    """Whether the log has the exit of a failed compiler. If not, something else ended the build."""
+    """Whether the log says that a compiler failed. If not, something else ended the build."""
     return bool(_ENDED.search(log))
 
 

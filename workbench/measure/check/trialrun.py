@@ -28,7 +28,8 @@ from .questions.drawn import Drawn
 State = tuple[Sequence[str], list[torch.Tensor]]
 Called = tuple[Output | NoTensor, list[torch.Tensor]]
 _GENERIC_SUM = 4096
-# If PyTorch's error is this multiple of the truth, the truth counts as zero; an error of this multiple of PyTorch's passes.
+# If PyTorch's own error is more than `_NOISE` times the norm of the truth, the truth counts as zero. Then an error of up to
+# `_OF_NOISE` times PyTorch's error passes.
 _NOISE, _OF_NOISE = 1e3, 30.0
 _MOST = 0.5  # the largest relative L2 error that passes, even if PyTorch itself is inexact. All zeros have an error of 1
 _OF_LONG = 16.0  # the tolerance of gradients of long rows is multiplied by this, because sums of many terms cancel there

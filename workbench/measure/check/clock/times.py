@@ -33,7 +33,7 @@ from .slots import Limit, Slots, differs, results, rounded
 from .timed_input import Drawn, timed_inputs
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
-_LEAST_TURNS = 5                # turns: with fewer there is no spread; after them, ways that cannot be the fastest are left out
+_LEAST_TURNS = 5                # fewer turns show no spread; after these, ways that cannot be the fastest are left out
 _BATCH_S = 0.03
 _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2

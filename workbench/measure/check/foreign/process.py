@@ -248,7 +248,7 @@ class ForeignProcess:
             _kill(process.pid)
 
     def shared_file(self, size: int) -> tuple[Path, int]:
-        """A new file of `size` bytes in its scratch folder, and a descriptor for the judge, who closes it. Its name is random,
+        """A new file of `size` bytes in its scratch folder, and a descriptor, which the judge closes. The name is random,
         because otherwise the foreign file could put a link there, which the unconfined judge would follow."""
         path = self.scratch / f"shared-{secrets.token_hex(8)}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -298,7 +298,7 @@ class ForeignProcess:
             self._open_line.receive(time.monotonic() + _START_S, most_bytes=0, accept=partial(Begin().accept, ()))
         except (TimeoutError, EOFError, NotTheProtocol):
             ended = self._death("it started")
-            # Which may be ended by a signal without a message.
+            # A process with too little memory may be ended by a signal, without a message.
             little = self.device == "cpu" and self.limits.memory_bytes < _IMPORT_BYTES
             raise self._too_small() if little or _NO_MEMORY.search(ended.log) else ended from None
         except Ended as error:

@@ -27,7 +27,7 @@ def waited_s(pids: Iterable[int]) -> float:
 
 def alone(took: Took, empty: Took) -> tuple[float, float]:
     """(least, most) seconds that the call would have taken without other processes, minus the `empty` call (request, change and
-    copy). It is not known how much of each one's waiting time belongs to its seconds, so there are two bounds."""
+    copy). It is not known how much of the waiting time prolonged the call, so there are two bounds."""
     least = took.clock_s - took.waited_s - empty.clock_s
     most = took.clock_s - max(0.0, empty.clock_s - empty.waited_s)
     return max(least, _LEAST_SHARE * took.clock_s), max(most, _LEAST_SHARE * took.clock_s)

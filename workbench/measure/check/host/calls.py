@@ -211,7 +211,7 @@ def warm_up(module: torch.nn.Module, request: WarmUp, tensors: Tensors, device: 
     """Compile each way. A failure is ignored: it happens again when the way is prepared, and the report names it."""
     xs = [t.to(device) for t in tensors]
     for way in (LADDER[key] for key in request.ways):
-        # No call without cudnn.benchmark, because cuDNN would keep its choice.
+        # Only calls with the way's setting of cudnn.benchmark, because cuDNN keeps its first choice.
         with suppress(Unavailable, RuntimeError, NotImplementedError), switches(way):
             output, = ways.bind(way, module, "forward", [], [x.clone() for x in xs]).results()
             ways.bind(way, module, "backward", xs, [torch.ones_like(output)]).results()
