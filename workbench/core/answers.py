@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
 from typing import Any
@@ -41,6 +41,10 @@ class Question:
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "answer": str(self.answer), "detail": _there(self.detail)}
+
+    def as_warning(self) -> Question:
+        """The same, with a warning in place of a failure."""
+        return replace(self, answer=Answer.WARNED) if self.answer is Answer.FAILED else self
 
 
 # What a check does not test.

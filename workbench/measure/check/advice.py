@@ -48,6 +48,15 @@ _OF_CUDA = (
      "Let all threads of a block reach the same __syncthreads(): move it out of the branch, and return after it."),
     ("launch timed out", Status.RUN_TIMEOUT, "Look for a loop without an end in the kernel."),
     ("", Status.KERNEL_FAULT, "Run it under compute-sanitizer: it names the line."))
+ASKED = {  # in daily use
+    "no_grad": "Right under no_grad and in inference_mode?", "eval_mode": "Right after .eval(), and back again?",
+    "buffers": "Changes its buffers as the reference does?", "two_calls": "Right while two outputs are in use?",
+    "some_gradients": "Right when only some gradients are wanted?", "second_backward": "Right for a second backward?",
+    "views": "Right for views, and for a transposed grad_output?",
+    "overwritten": "Right when its input changes before the backward?", "parameters": "Right when its parameters have changed?",
+    "copied": "Right as a deep copy?", "left_alone": "Leaves its state and grad_output alone?",
+    "settings": "Leaves torch's settings alone?", "strides": "Lies in memory as the reference's output?"}
+KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides"))  # of these there may be none
 OF_DAILY_USE = {
     "no_grad": "Compute the same values with and without gradient recording.",
     "eval_mode": "Do the same as the reference if self.training is False.",

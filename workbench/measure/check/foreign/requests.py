@@ -245,6 +245,7 @@ class SecondBackward(DailyUse):
 class Views(DailyUse):
     op = "views"
     alike: bool = False
+    factor: float = 1.0
 
 
 class Aliases(DailyUse):

@@ -38,14 +38,14 @@ _CHOICES_S = 15.0
 
 
 def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Output under no_grad, in inference_mode, and in another thread."""
+    """Output under no_grad, in inference_mode, and in another thread. Then the inputs, as they are after that."""
     (xs,), _ = _sets(request, tensors, device)
     with torch.no_grad():
         plain = module(*xs).clone()
     with torch.inference_mode():
         inferred = module(*xs).clone()
     with ThreadPoolExecutor(1) as thread:
-        return Habit(), [plain, inferred, thread.submit(lambda: module(*xs).detach().clone()).result()]
+        return Habit(), [plain, inferred, thread.submit(lambda: module(*xs).detach().clone()).result(), *xs]
 
 
 def eval_mode(module: torch.nn.Module, request: EvalMode, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -128,8 +128,9 @@ def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: T
 
 def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Inputs that are results of other operations and slices of larger tensors, every second one transposed: the output, and
-    the gradients. Then the gradients for a grad_output whose memory is transposed. With `alike`, before all that, the
-    outputs for a batch of one sample that is repeated, and for the same one as a view without copies."""
+    the gradients. Then the gradients for a grad_output whose memory is transposed, and whose values are `factor` times the
+    given ones; they are divided by it. With `alike`, before all that, the outputs for a batch of one sample that is repeated,
+    and for the same one as a view without copies."""
     (xs,), grad_outputs = _sets(request, tensors, device)
     alike = [x[:1].expand(x.shape) if x.dim() and len(x) else x for x in xs]
     repeated = [module(*(x.contiguous() for x in alike)).detach(), module(*alike).detach()] if request.alike else []
@@ -138,18 +139,22 @@ def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str
     if not grad_outputs:
         return Habit(), [*repeated, output.detach()]
     first, of_first = _gradients(request.gradients, wanted, output, grad_outputs[0])
-    second, of_second = _gradients(request.gradients, wanted, module(*xs), _turned(grad_outputs[0]))
-    return Habit(first=first, second=second), [*repeated, output.detach(), *of_first, *of_second]
+    second, of_second = _gradients(request.gradients, wanted, module(*xs), _turned(grad_outputs[0] * request.factor))
+    return Habit(first=first, second=second), [*repeated, output.detach(), *of_first, *(g / request.factor for g in of_second)]
 
 
 def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Of many calls the output that is farthest from the first, element by element. Then an output, after its inputs have been
-    overwritten."""
+    """Of many calls the output that is farthest from the first, element by element. Each output is changed in place after its
+    call, unless it is the memory of an input or of the state. Then an output, after its inputs have been overwritten."""
     (xs,), _ = _sets(request, tensors, device)
     first = module(*xs).detach().clone()
     farthest, begin = torch.zeros_like(first), _monotonic()
+    others = {t.untyped_storage().data_ptr() for t in (*xs, *module.parameters(), *module.buffers())}
     for _ in range(_MANY if first.is_floating_point() else 0):
-        farthest = torch.maximum(farthest, (module(*xs).detach() - first).abs())
+        output = module(*xs).detach()
+        farthest = torch.maximum(farthest, (output - first).abs())
+        if output.untyped_storage().data_ptr() not in others and output.is_contiguous():
+            output.add_(1)
         if _monotonic() - begin > _MANY_S:
             break
     output = module(*xs).detach()
@@ -159,15 +164,17 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
 
 
 def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Parameters that were changed in place, as an optimizer does: what state_dict() then has of them, output and gradients.
-    Then the output after the same change through .data, which no version counts; and with other Parameter objects of these
-    values in their place, whose memory is transposed."""
+    """Parameters that were changed in place, as an optimizer does: what state_dict() then has of them, output, output
+    under no_grad, and gradients. Then the output after the same change through .data, which no version counts; and with
+    other Parameter objects of these values in their place, whose memory is transposed."""
     count = len(tensors) - len(request.parameters)
     values = [v.to(device) for v in tensors[count:]]
     (xs,), grad_outputs = _sets(request, tensors[:count], device)
     parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
     kept = [parameters[n].detach().clone() for n in request.parameters]
     module(*xs)  # a call with the old values, so that stored copies of them are wrong in the following calls
+    with torch.no_grad():
+        module(*xs)
     try:
         _overwrite(parameters, request.parameters, values)
         state = module.state_dict()
@@ -175,6 +182,8 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
         wanted = _wanted(module, request.gradients, xs)
         output = module(*xs)
         there, grads = _gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
+        with torch.no_grad():
+            plain = module(*xs).detach()
         _overwrite(parameters, request.parameters, kept)
         module(*xs)
         for name, value in zip(request.parameters, values, strict=True):
@@ -182,7 +191,7 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
         unversioned = module(*xs).detach()
     finally:
         _overwrite(parameters, request.parameters, kept)
-    results = [*saved, output.detach(), *grads, unversioned]
+    results = [*saved, output.detach(), plain, *grads, unversioned]
     with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):  # not of every module, a scripted one for example
         others: dict[str, torch.Tensor] = {
             n: torch.nn.Parameter(_turned(v)) for n, v in zip(request.parameters, values, strict=True)}

@@ -6,6 +6,7 @@ import ast
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, islice
 from math import prod
 from typing import Any
 
@@ -18,6 +19,9 @@ from ..foreign.replies import Structure
 Change = dict[str, int | tuple[int, ...]]   # fields of a layer
 _SMALL = {1: 12, 2: 5, 3: 3}
 _BEYOND_A_GRID = (1 << 16) + 1   # blocks in the second or third dimension of a grid end at 65 535
+_MOST_PAIRS = 15  # of constructor arguments that are changed together
+_NEAR = 0.02    # relative difference between nearly equal inputs
+_LARGER = 4.0   # factor for every eighth changed parameter
 _CHANGED = 0.2  # a changed parameter differs by at most this share of its value
 _LONG, _MOST_LONG, _LONG_S = (1025, 4097), 1 << 17, 0.5   # columns; values of the inputs; seconds
 _MOST_TWICE = 1 << 20   # values of the inputs of a case of more than twice the given size; of a layer: products for a tap
@@ -114,7 +118,9 @@ def arguments(given: Case, parameters: list[str], defaults: dict[str, float]) ->
         {"padding": 0}, {"padding": tuple(v + 1 for v in p)}, {"dilation": 1, "output_padding": 0},
         {"dilation": tuple(v + 1 for v in d)}, {"kernel_size": tuple(v + 1 for v in k)}, {"kernel_size": 1},
         {"bias": not layer.bias}, {"in_channels": 6, "out_channels": 4, "groups": 2},
-        {"in_channels": 5, "out_channels": 3, "groups": 1}, {"stride": 2, "output_padding": 1},
+        {"in_channels": 5, "out_channels": 3, "groups": 1}, {"in_channels": 4, "out_channels": 4, "groups": 4},
+        {"stride": 2, "output_padding": 1}, {"kernel_size": tuple(4 - n for n in range(layer.dims)), "padding": tuple(
+            n % 2 for n in range(layer.dims)), "dilation": tuple(1 + n % 2 for n in range(layer.dims)), "output_padding": 0},
         {"stride": 3, "padding": 2, "dilation": 2, "kernel_size": 4, "output_padding": 2},
         {"stride": tuple(2 + n % 2 for n in range(layer.dims)), "padding": tuple(1 - n % 2 for n in range(layer.dims)),
          "bias": True}]
@@ -204,10 +210,16 @@ def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> l
     return found
 
 
+def nearly(inputs: list[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
+    """Floats that differ by a small part."""
+    return [(x * (1 + _NEAR * (2 * torch.rand(x.shape, generator=generator, device=x.device) - 1))).to(x.dtype)
+            if x.is_floating_point() else x for x in inputs]
+
+
 def changed_state(case: Case, names: Sequence[str], state: tuple[Sequence[str], list[torch.Tensor]], generator: torch.Generator
                   ) -> tuple[Sequence[str], list[torch.Tensor]]:
-    """Change all parameters, each value by at most a fifth. Parameters that are all zeros get other values. Equal tensors stay
-    equal, because they may be the same tensor."""
+    """Change all parameters: each value by at most a fifth, and one in eight also by a factor of 4. Parameters that are all zeros
+    get other values. Equal tensors stay equal, because they may be the same tensor."""
     how: dict[str, Any] = {"generator": generator, "device": generator.device}
     made: list[tuple[torch.Tensor, torch.Tensor]] = []
     changed = []
@@ -218,7 +230,9 @@ def changed_state(case: Case, names: Sequence[str], state: tuple[Sequence[str], 
         new = next((n for old, n in made if old.shape == value.shape and torch.equal(old, value)), None)
         if new is None:
             drawn = 2 * torch.rand(value.shape, **how) - 1
-            new = (value * (1 + _CHANGED * drawn) if bool(value.any()) else _CHANGED * drawn).to(value.dtype)
+            few = torch.randint(8, value.shape, **how) == 0
+            new = (value * (1 + _CHANGED * drawn) * (1 + (_LARGER - 1) * few) if bool(value.any()) else _CHANGED * drawn).to(
+                value.dtype)
             if case.setting.layer is not None:  # as in a pruned network
                 new *= torch.randint(8, value.shape, **how) != 0
             made.append((value, new))
@@ -251,20 +265,25 @@ def _generic_sizes(given: Case) -> Iterator[Case]:
 
 def _other_dimensions(given: Case) -> Iterator[Case]:
     """One larger and more than twice as large: those not changed by `_generic_sizes`. Together in all inputs that have the
-    number at the same place; where that is refused, a product may sum over it, at another place in each input."""
+    number at the same place; where that is refused, a product may sum over it, at another place in each input. Of several
+    inputs also one alone: each dimension one larger."""
     seen = {given.shapes}
     for place, shape in enumerate(given.shapes):
         for d, n in enumerate(shape):
-            if not place and d in (0, len(shape) - 1, len(shape) - 2):
-                continue
-            for size in (n + 1, 2 * n + 1):
-                for shapes, where in ((tuple((*s[:d], size, *s[d + 1:]) if len(s) > d and s[d] == n else s
-                                             for s in given.shapes), f"dimension {d} {size}"),
-                                      (tuple(tuple(size if m == n else m for m in s) for s in given.shapes),
-                                       f"{size} for each dimension of {n}")):
-                    if shapes not in seen and sum(map(prod, shapes)) <= _MOST_TWICE:
-                        seen.add(shapes)
-                        yield replace(given, shapes=shapes, name=where)
+            known = not place and d in (0, len(shape) - 1, len(shape) - 2)
+            tried = [] if known else [
+                one for size in (n + 1, 2 * n + 1) for one in (
+                    (tuple((*s[:d], size, *s[d + 1:]) if len(s) > d and s[d] == n else s for s in given.shapes),
+                     f"dimension {d} {size}"),
+                    (tuple(tuple(size if m == n else m for m in s) for s in given.shapes),
+                     f"{size} for each dimension of {n}"))]
+            if len(given.shapes) > 1:
+                tried.append((tuple((*s[:d], n + 1, *s[d + 1:]) if i == place else s for i, s in enumerate(given.shapes)),
+                              f"dimension {d} of input {place} {n + 1}"))
+            for shapes, where in tried:
+                if shapes not in seen and sum(map(prod, shapes)) <= _MOST_TWICE:
+                    seen.add(shapes)
+                    yield replace(given, shapes=shapes, name=where)
 
 
 def _long_rows(given: Case) -> Iterator[Case]:
@@ -293,6 +312,12 @@ def _generic_arguments(given: Case, defaults: dict[str, float]) -> Iterator[Case
                       else [value + 0.25, value / 2] if isinstance(value, float) else []):
             keywords = tuple({**there, name: other}.items())
             yield replace(given, setting=replace(given.setting, keywords=keywords), name=f"{name}={other}")
+    options = {name: not value if isinstance(value, bool) else value + 1 for name, value in everything
+               if isinstance(value, int)}
+    for pair in islice(combinations(options, 2), _MOST_PAIRS):
+        keywords = tuple({**there, **{name: options[name] for name in pair}}.items())
+        yield replace(given, setting=replace(given.setting, keywords=keywords),
+                      name=", ".join(f"{name}={options[name]}" for name in pair))
 
 
 def _hashable(value: Any) -> Any:

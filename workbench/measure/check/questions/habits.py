@@ -13,7 +13,7 @@ import torch
 from ....core.answers import Answer, Question
 from ....core.check_parts import Log
 from ....core.trial import Status
-from ..advice import OF_DAILY_USE
+from ..advice import ASKED, KEYS, OF_DAILY_USE
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Habit, Left
 from ..foreign.requests import (
@@ -33,17 +33,8 @@ from ..foreign.requests import (
 )
 from ..party import Party
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, same_bits, wide
-from .cases import Case, changed_state, with_batch
+from .cases import Case, changed_state, nearly, with_batch
 
-ASKED = {
-    "no_grad": "Right under no_grad and in inference_mode?", "eval_mode": "Right after .eval(), and back again?",
-    "buffers": "Changes its buffers as the reference does?", "two_calls": "Right while two outputs are in use?",
-    "some_gradients": "Right when only some gradients are wanted?", "second_backward": "Right for a second backward?",
-    "views": "Right for views, and for a transposed grad_output?",
-    "overwritten": "Right when its input changes before the backward?", "parameters": "Right when its parameters have changed?",
-    "copied": "Right as a deep copy?", "left_alone": "Leaves its state and grad_output alone?",
-    "settings": "Leaves torch's settings alone?", "strides": "Lies in memory as the reference's output?"}
-KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides"))  # of these there may be none
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
 _BY_DATA = "After a change through .data, which does not count as a new version"
 _OTHER_COUNT = "It returns a different number of results."
@@ -100,12 +91,14 @@ class _Habits:
         self.right_without = True   # without gradients; an error there shows in every mode, and is reported once
 
     def no_grad(self) -> list[Question]:
-        def wrong() -> str:
+        def wrong() -> str | tuple[str, Status]:
             _, results = self._asked(NoGrad, [self.first])
-            if len(results) != 3:
+            if len(results) != 3 + len(self.first.inputs):
                 return _OTHER_COUNT
+            if not all(map(same_bits, results[3:], self.first.inputs)):
+                return "Without gradients it changes the values of its input.", Status.INPUT_MODIFIED
             where = ("Under no_grad", "In inference_mode", "In another thread")
-            return self._compared([(words, self.first, {"output": one}) for words, one in zip(where, results, strict=True)])
+            return self._compared([(words, self.first, {"output": one}) for words, one in zip(where, results, strict=False)])
         return [self._question("no_grad", wrong, "Yes: the same as in grad mode.")]
 
     def two_calls(self) -> list[Question]:
@@ -132,7 +125,10 @@ class _Habits:
         more = "; the backward of both is right, too" if names else ""
 
         def wrong() -> str:
-            others = [self.second] if self.other is self.second else [self.second, self.other]
+            near = self._near()
+            if near and (problem := near.problem()):
+                return f"For inputs that differ little from earlier ones: {problem.seen}"
+            others = [one for one in (self.second, None if self.other is self.second else self.other, near) if one]
             return next(filter(None, map(wrong_beside, others)), "") or self._many_calls()
         return [self._question("two_calls", wrong, f"Yes: the first output is unchanged after a second call{more}.")]
 
@@ -193,7 +189,7 @@ class _Habits:
             if lost := self._lost(list(facts.first), self.first):
                 return f"After three calls of backward there is no {lost}."
             return self._compared([("After three calls of backward, two of them through one graph", self.first, {
-                n: v / 3 if v.is_floating_point() else v for n, v in zip(facts.first, results, strict=True)})])
+                n: v / 3 for n, v in zip(facts.first, results, strict=True)})])
         return [self._question("second_backward", wrong, "Yes: gradients add up over three calls of backward.")]
 
     def views(self) -> list[Question]:
@@ -201,7 +197,8 @@ class _Habits:
 
         def wrong() -> str:
             alike = self._may_repeat()
-            facts, results = self._asked(partial(Views, alike=alike), [self.first], gradients=names)
+            factor = 1.0 if "float16" == self.trial.dtype or self.trial.declared == "fp16" else 2.0**-20
+            facts, results = self._asked(partial(Views, alike=alike, factor=factor), [self.first], gradients=names)
             one, other = (list(facts.first), list(facts.second)) if names else ([], [])
             if len(results) != 2 * alike + 1 + len(one) + len(other):
                 return _OTHER_COUNT
@@ -215,7 +212,7 @@ class _Habits:
             split, of_slices = 1 + len(one), "For slices of larger tensors"
             return self._compared(((of_slices, self.first, {"output": results[0]}),
                                    (of_slices, self.first, dict(zip(one, results[1:split], strict=True))),
-                                   ("For a transposed grad_output", self.first,
+                                   ("For a transposed grad_output" + " of small values" * (factor < 1), self.first,
                                     dict(zip(other, results[split:], strict=True)))))
         return [self._question("views", wrong, "Yes: inputs with a storage offset" +
                                (", and a transposed grad_output." if names else "."))]
@@ -229,7 +226,7 @@ class _Habits:
                 raise _Not(f"copy.deepcopy raises {error.sentence}.") from error
             return self._compared([("A copy, after the original's parameters were set to zero", self.first,
                                     {"output": results[0]})]) if len(results) == 1 else _OTHER_COUNT
-        return [_as_warning(one) for one in [self._question("copied", wrong, "Yes.")]]
+        return [self._question("copied", wrong, "Yes.").as_warning()]
 
     def left(self) -> list[Question]:
         """What calls leave behind: parameters, grad_output, flags; torch's settings; and the order of the output in memory."""
@@ -271,10 +268,10 @@ class _Habits:
             said = [*(["It draws random numbers, the reference does not."] if ours.draws and not theirs.draws else []),
                     *(["It does not run forward hooks."] if theirs.hooks and not ours.hooks else []),
                     *([f"It changes {', '.join(ours.settings[:4])}."] if ours.settings else [])]
-            questions.append(_as_warning(self._question("settings", lambda: " ".join(said), "Yes.")))
+            questions.append(self._question("settings", lambda: " ".join(said), "Yes.").as_warning())
             if ours.strides != theirs.strides and ours.strides:
                 differs = f"Its strides are {ours.strides}, the reference's are {theirs.strides}."
-                questions.append(_as_warning(self._question("strides", lambda: differs, "")))
+                questions.append(self._question("strides", lambda: differs, "").as_warning())
         return questions
 
     def eval_mode(self) -> list[Question]:
@@ -352,16 +349,15 @@ class _Habits:
 
         def wrong() -> str:
             try:
-                first = self.first
-                changed = changed_state(first.case, first.names, first.state, self.trial.generator)
-                outcome = self.trial.run(replace(first.case, integers=False), state=changed,
-                                         gradients=first.grad_output is not None)
+                changed = changed_state(self.first.case, self.first.names, self.first.state, self.trial.generator)
+                outcome = self.trial.run(replace(self.first.case, integers=False), state=changed,
+                                         gradients=self.first.grad_output is not None)
             except NotForReference as error:
                 raise _Not(f"The reference does not accept other parameters: {error}") from error
             problem = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
             return problem.seen if problem else self._stepped(outcome)
         question = self._question("parameters", wrong, "Yes: loaded, changed in place, and replaced.")
-        return [_as_warning(question) if question.seen.startswith(f"No. {_BY_DATA}") else question]
+        return [question.as_warning() if question.seen.startswith(f"No. {_BY_DATA}") else question]
 
     def overwritten(self) -> list[Question]:
         """The question about an input that changes before the backward. A file may raise an exception. If the reference raises
@@ -389,7 +385,7 @@ class _Habits:
         if not names:
             return []
         question = self._question("overwritten", wrong, "Yes: it raises, or its gradients are those of the first values.")
-        return [_as_warning(question) if raises else question]
+        return [question.as_warning() if raises else question]
 
     def _stepped(self, outcome: Outcome) -> str:
         """`outcome`: of the changed parameters, which were loaded there. Here they are changed in place, then replaced."""
@@ -400,33 +396,42 @@ class _Habits:
         facts, results = self.trial.candidate.ask(request, self.trial.how(outcome.case), given, self.state)
         there, saved = list(facts.first) if names else [], results[:len(changed)]
         results = results[len(changed):]
-        unversioned, *rest = results[1 + len(there):] or [None]
+        unversioned, *rest = results[2 + len(there):] or [None]
         if len(rest) > 1 or unversioned is None:
             return _OTHER_COUNT
         if stale := [n for (n, v), now in zip(changed.items(), saved, strict=True) if not same_bits(now.to(v.dtype), v)]:
             return f"After a change in place its state_dict has the old values of {stale[0]}."
         if lost := self._lost(there, outcome):
             return f"After a change in place autograd gives no {lost}."
-        return self._compared((("After a change in place", outcome, {"output": results[0]}),
-                               ("After a change in place", outcome, dict(zip(there, results[1:1 + len(there)], strict=True))),
+        now = {"output": results[0], **dict(zip(there, results[2:2 + len(there)], strict=True))}
+        return self._compared((("After a change in place", outcome, now),
+                               *[("Then under no_grad", outcome, {"output": results[1]})][:self.right_without],
                                *(("With other Parameter objects", outcome, {"output": one}) for one in rest),
                                (_BY_DATA, outcome, {"output": unversioned})))
 
     def _many_calls(self) -> str:
-        """Of many calls. And a reference may return its own input, too."""
+        """Of many calls, each of whose outputs is changed. And a reference may return its own input, too."""
         places = ("The output of one of many calls", "The output, after the input was overwritten")
         try:
             _, results = self._asked(Aliases, [self.first])
             if len(results) != 2:
                 return _OTHER_COUNT
             said = [self._compared([(words, self.first, {"output": one})]) for words, one in zip(places, results, strict=True)]
-            if said[1]:
+            if any(said):
                 _, theirs = self.trial.reference.ask(partial(Aliases, inputs=len(self.first.inputs)), self.trial.how(
                     self.first.case), self.first.inputs, self.first.state)
-                said[1] = "" if self._wrong(self.first, {"output": theirs[1]}) else said[1]
+                said = ["" if self._wrong(self.first, {"output": t}) else s for s, t in zip(said, theirs, strict=True)]
         except Raised:   # an input that cannot be overwritten
             return ""
         return said[0] or said[1]
+
+    def _near(self) -> Outcome | None:
+        """Of nearly the same inputs, where these may be multiplied."""
+        if self.trial.drawn is None or not any(self.trial.drawn.structures):
+            with contextlib.suppress(NotForReference):
+                return self.trial.run(replace(self.first.case, integers=False), state=self.first.state, values=nearly(
+                    self.first.inputs, self.trial.generator), gradients=self.first.grad_output is not None)
+        return None
 
     def _may_repeat(self) -> bool:
         """Whether the reference takes a batch of one sample that is repeated: a matrix may then have no inverse."""
@@ -493,7 +498,3 @@ class _Habits:
         about = replace(outcome, problems=[], got=got, errors=dict(outcome.errors))
         self.trial.compare(about)
         return about.problems[0].seen if about.problems else ""
-
-
-def _as_warning(question: Question) -> Question:
-    return replace(question, answer=Answer.WARNED) if question.answer is Answer.FAILED else question

@@ -28,7 +28,8 @@ _KEY, _QUESTION = "range", "Keeps the range of float32?"
 _OTHER_KEY, _OTHER = "other_values", "Right for other values?"
 # The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
 _MOST_OWN = 1e-3
-_LARGER = 64.0      # softmax without its maximum overflows
+_LARGER = 64.0      # softmax without its maximum overflows; with one scale for all samples small ones lose their digits
+_SHIFT = 256.0      # the mean of the squares minus the square of the mean loses the variance
 _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
 
@@ -71,16 +72,16 @@ def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Questi
     one_sign = any(x.is_floating_point() and bool((x >= 0).all() or (x <= 0).all()) for x in trial.given)
     asked = [("half of them zero", 0.0)]
     if trial.drawn is not None:
-        asked += [*([("of the other sign", -1.0)] if one_sign else []), (f"{_LARGER:g} times larger", _LARGER),
-                  ("4096 times smaller", 2.0**-12)]
+        asked += [("of the other sign", -1.0)] if one_sign else []
+        asked += [(f"{_LARGER:g} times larger in every other sample", _LARGER), ("4096 times smaller", 2.0**-12),
+                  (f"{_SHIFT:g} larger", _SHIFT)]
     for words, factor in asked:
-        values = [_times(v, torch.tensor(factor or 1.0, dtype=v.dtype)) if v.is_floating_point() else v
-                  for v in trial.inputs(given)]
+        values = [_changed(v, factor) if v.is_floating_point() else v for v in trial.inputs(given)]
         if not factor:
-            values = [_times(v, torch.randint(2, v.shape, generator=trial.generator, device=v.device).to(v.dtype))
-                      for v in values]
+            values = [_half(v, trial.generator, ones=trial.drawn is not None) for v in values]
         try:
-            outcome = trial.run(given, values=values, gradients=gradients and (bool(factor) or trial.drawn is None))
+            outcome = trial.run(given, values=values, gradients=gradients and factor != _SHIFT and (
+                bool(factor) or trial.drawn is None))
             of_gradients = ("gradients", "gradient_values") if _exact(outcome) else ()
             problem = outcome.problem("call", "values", *of_gradients)
             if problem is not None and problem.about == "gradient_values" and factor == _LARGER \
@@ -158,6 +159,25 @@ def _scales(trial: TrialRun, given: Outcome, x: torch.Tensor, of_state: list[tor
 
 def _times(v: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     return v * factor if v.is_floating_point() else v
+
+
+def _changed(v: torch.Tensor, factor: float) -> torch.Tensor:
+    """Samples that differ in size, or values that differ little: a formula may be right only where they do not."""
+    if factor == _SHIFT:
+        return v + factor
+    if factor == _LARGER and v.dim() and len(v) > 1:
+        v = v.clone()
+        v[::2] *= factor
+        return v
+    return v * (factor or 1.0)
+
+
+def _half(v: torch.Tensor, generator: torch.Generator, *, ones: bool) -> torch.Tensor:
+    """Half of the values become zero; of probabilities zero or one."""
+    if not v.is_floating_point():
+        return v
+    chosen, one = (torch.randint(2, v.shape, generator=generator, device=v.device).to(v.dtype) for _ in range(2))
+    return v * chosen + (1 - chosen) * one if ones and bool(((v >= 0) & (v <= 1)).all()) else v * chosen
 
 
 def _failed(wrong: Problem) -> Question:
