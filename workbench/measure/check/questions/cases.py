@@ -218,8 +218,8 @@ def nearly(inputs: list[torch.Tensor], generator: torch.Generator) -> list[torch
 
 def changed_state(case: Case, names: Sequence[str], state: tuple[Sequence[str], list[torch.Tensor]], generator: torch.Generator
                   ) -> tuple[Sequence[str], list[torch.Tensor]]:
-    """Change all parameters: each value by at most a fifth, and one in eight also by a factor of 4. Parameters that are all zeros
-    get other values. Equal tensors stay equal, because they may be the same tensor."""
+    """Change all parameters: each value by at most a fifth, and one in eight also by a factor of 4. Parameters that are all
+    zeros get other values. Equal tensors stay equal, because they may be the same tensor."""
     how: dict[str, Any] = {"generator": generator, "device": generator.device}
     made: list[tuple[torch.Tensor, torch.Tensor]] = []
     changed = []
