@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.export.recipes import new_worker
+from tests.shared import require
+from workbench.core.env import find_toolchain
 from workbench.drive.checking.attacks import kernels
 from workbench.drive.running.runner import Runner
+from workbench.drive.running.worker_process import WorkerProcess
 from workbench.faces.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,6 +72,42 @@ def own_locks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def runner() -> Iterator[Runner]:
     with Runner() as shared:
         yield shared
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for the built kernels and the truth of all tests of a pytest process that ask for it."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_folders_need(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests of builds need a compiler; those of patches share one cache of built kernels."""
+    room = request.path.parent.name
+    if room == "build":
+        require(find_toolchain().cxx, "a C++ compiler")
+    with pytest.MonkeyPatch.context() as patch:
+        if room == "patch":
+            patch.setenv("KERNEL_WORKBENCH_CACHE", str(request.getfixturevalue("folder") / "cache"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def worker(folder: Path) -> Iterator[WorkerProcess]:
+    """For exported files that are refused: they share a process, as they share nothing in it."""
+    process = new_worker(folder)
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
 
 
 @pytest.fixture

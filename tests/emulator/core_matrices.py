@@ -64,6 +64,12 @@ def swizzled(rng: np.random.Generator, row_bytes: int, shift: int) -> tuple[np.n
     return stored(a, "bf16"), stored(b, "bf16"), a[shift:] @ b.T
 
 
+def rows(rng: np.random.Generator, steps: int, shift: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A [steps, 64] and B [steps + shift, 128] in bfloat16 as bytes; and A^T times the last rows of B."""
+    a, b = (rng.integers(-7, 8, shape).astype(np.float32) for shape in ((steps, 64), (steps + shift, 128)))
+    return stored(a, "bf16"), stored(b, "bf16"), a.T @ b[shift:]
+
+
 def operands(rng: np.random.Generator, precision: str, columns: int, steps: int, *, whole: bool
              ) -> tuple[np.ndarray, np.ndarray]:
     """A [64, K] and B [columns, K]: small whole numbers, whose sums are exact, or normal ones."""

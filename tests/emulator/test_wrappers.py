@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from .conftest import Kernels
-from .core_matrices import PRECISIONS, Packed, operands, pack, seen, swizzled
+from .core_matrices import PRECISIONS, Packed, operands, pack, rows, seen, swizzled
 
 MISALIGNED = 716
 
@@ -131,6 +131,14 @@ def test_products_of_swizzled_rows(kernels: Kernels, row_bytes: int, shift: int)
     a, b, expected = swizzled(np.random.default_rng(9), row_bytes, shift)
     out, library = np.full((64, 64), np.nan, np.float32), kernels("hopper", FEW_SHAPES)
     assert library("run_swizzled", a, b, out, row_bytes, 64 + shift, shift) == 0, library.last_error()
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("shift", [0, 3])
+def test_products_of_rows_of_both(kernels: Kernels, shift: int) -> None:
+    a, b, expected = rows(np.random.default_rng(9), 48, shift)
+    out, library = np.full((64, 128), np.nan, np.float32), kernels("hopper", FEW_SHAPES)
+    assert library("run_rows", a, b, out, 48, shift) == 0, library.last_error()
     np.testing.assert_array_equal(out, expected)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.emulator.core_matrices import PRECISIONS, operands, pack, seen, swizzled
+from tests.emulator.core_matrices import PRECISIONS, operands, pack, rows, seen, swizzled
 from tests.shared import require
 from workbench.core.env import find_toolchain
 from workbench.measure.emulator import COMPILE_FLAGS, INCLUDE_DIRS, LINK_FLAGS, translate
@@ -156,6 +156,14 @@ def test_products_of_registers(columns: int, hopper: tuple[ctypes.CDLL, ctypes.C
 def test_products_of_swizzled_rows(row_bytes: int, shift: int, hopper: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
     a, b, expected = swizzled(np.random.default_rng(9), row_bytes, shift)
     gpu, emulated = both(hopper, "run_swizzled", [a, b], np.full((64, 64), np.nan, np.float32), row_bytes, 64 + shift, shift)
+    np.testing.assert_array_equal(gpu, expected)
+    np.testing.assert_array_equal(gpu, emulated)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 3, 8])
+def test_products_of_rows_of_both(shift: int, hopper: tuple[ctypes.CDLL, ctypes.CDLL]) -> None:
+    a, b, expected = rows(np.random.default_rng(9), 48, shift)
+    gpu, emulated = both(hopper, "run_rows", [a, b], np.full((64, 128), np.nan, np.float32), 48, shift)
     np.testing.assert_array_equal(gpu, expected)
     np.testing.assert_array_equal(gpu, emulated)
 

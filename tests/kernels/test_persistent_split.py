@@ -79,6 +79,32 @@ def test_packed_tensors_give_the_same(tmp_path: Path) -> None:
             assert outcome.status == "OK", f"{work.layer} {one.config} {dtype}: {outcome.status} {outcome.text}"
 
 
+# Rows that are no whole 16 bytes; residues that share a panel; a panel that only some taps meet; two warpgroups on one block of
+# channels; several tiles along both; four shifts; and so many positions that blocks share them.
+ROW_WORK = [*WORK[1:2], *WORK[4:10], WORK[11],
+            Workload(ConvTranspose(2, 200, 96, (4, 4), stride=2, padding=1), 2, (3, 6)),
+            Workload(ConvTranspose(2, 64, 40, (1, 4), padding=(0, 3)), 2, (7, 20)),
+            Workload(ConvTranspose(3, 136, 16, (1, 2, 2), stride=(1, 2, 2), padding=(0, 1, 0)), 2, (3, 20, 24))]
+ROW_CONFIGS = [{}, {"POSITIONS": 32, "GRID": 264, "TEAMS": 4}, {"COLUMNS": 128, "POSITIONS": 128, "TEAMS": 1}]
+
+
+@pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
+def test_channels_last_rows_give_the_same(dtype: str, tmp_path: Path) -> None:
+    """channels_last_wgmma: every layer with two of the configs."""
+    variant, members = find("channels_last_wgmma", "grad_weight", root=TEMPLATES), []
+    for number, work in enumerate(ROW_WORK):
+        other = replace(work, dtype=dtype)
+        for turn in range(2):
+            config = ROW_CONFIGS[(number + turn + (dtype == "float16")) % 3]
+            members.append((candidate(variant, other, form="constant", **config), other))
+    served = [(one, work) for one, work in members if why_not(one, sm=90) is None]
+    assert {work.layer for _, work in served} == {work.layer for work in ROW_WORK}, {str(why_not(one, sm=90)) for one, _ in members}
+    library = build_emulated([one for one, _ in served], tmp_path)
+    for number, (one, work) in enumerate(served):
+        outcome = run(library, one, work, order=number + 1, values="integers")
+        assert outcome.status == "OK", f"{work.layer} {one.config} {dtype}: {outcome.status} {outcome.text}"
+
+
 SLIPS = {  # number of the work, file, what is taken out, what is put there, what is wrong then
     "a row counts for each tap row": (1, "tables", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)", "true",
                                       "grad_bias"),
