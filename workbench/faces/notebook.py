@@ -353,7 +353,7 @@ class Result:
         return self.session.blob(trial.blobs["source"]).decode()
 
     def export(self, path: str | Path, *, class_name: str = "ModelNew", variants: str | Iterable[str] = ()) -> Path:
-        """Write the fastest right candidates on a GPU as a ModelNew file; With `variants`, only candidates of these variants
+        """Write the fastest right candidates on a GPU as a ModelNew file. With `variants`, only candidates of these variants
         are used. Raises `BadRequest` if none is right, or if there is no GPU time to choose by."""
         from ..drive.exporting.best_recipe import arch_of
         from ..drive.exporting.export import export_text

@@ -42,8 +42,8 @@ export default function({data}) {
 def begin(page: str, own: Sequence[str]) -> None:
     """Before the page is drawn. If the address is not the one that the page wrote last (after a link, or after Back), the
     page's choices are reset, so that each is read from the address. `own`: the keys of its widgets; a key that ends in a space
-    means all keys with this beginning. Where the drawing that followed a link was cut short, the next one takes from the link
-    what nobody has chosen."""
+    means all keys with this beginning. If the drawing after a link was interrupted, the next drawing takes from
+    the link all values that the user has not chosen meanwhile."""
     state = st.session_state
     came = {name: st.query_params.get_all(name) for name in st.query_params}
     cut_short = (page, came) == state.get(_CAME) and not state.get(_DRAWN, True)

@@ -113,8 +113,8 @@ def _title(name: str) -> str:
 
 
 def _seed() -> None:
-    """First drawing of a tab: from the address, else #74 in the size that suits the device. Where it was cut short, by a click
-    or by another address, it begins anew: `bias` is written last."""
+    """First drawing of a tab: from the address, else #74 in the size that suits the device. If it was interrupted, by a
+    click or by another address, the next drawing begins anew. `bias` is written last, so it is missing in that case."""
     if all(name in st.session_state for name in ("preset", *_FIELDS, "bias")):
         return
     has_gpu = any(d != state.CPU for d in state.device_names())

@@ -112,8 +112,8 @@ _MARKS = {"OK": ("✓", "good"), "PASSED": ("✓", "good"), "FOUND": ("✓", "go
 CHIP_COLOURS = {"good": "green", "bad": "red", "warn": "orange", "neu": "gray", "uns": "violet", "run": "blue"}
 RUN_KEY, STOP_KEY, NEXT_KEY, PREVIOUS_KEY = "Ctrl+Enter", "Shift+S", "J", "K"  # a button shows its key on hover
 # `/` moves the focus to the editor's search field. Without an editor it opens the search of the first table, else it moves to
-# the first choice on the left. Streamlit calls this once more when its theme changes, and draws nothing: charts have their
-# colours from the server, so it asks for a drawing.
+# the first choice on the left. When its theme changes, Streamlit calls this function but does not draw the page again. The
+# charts get their colours from the server, so this function asks for a new drawing.
 _KEYS = st.components.v2.component(
     "kernel_workbench_keys", html="<i hidden></i>", isolate_styles=False,
     js="""export default function({parentElement, setTriggerValue}) {

@@ -141,11 +141,12 @@ def _left(tuning: Tuning, judged: int) -> str:
     request, run = tuning.request, tuning.run
     if request.seconds is not None:
         left = request.seconds - tuning.used_s - tuning.elapsed_s
-        return f"about {left:.0f} s left, including the finals" if left > 0 else "the finals: the best are timed again in turns"
+        return (f"about {left:.0f} s left, including the finals" if left > 0 else
+                "the finals: the best are timed again alternately")
     own = run.done_rows if run is not None else 0
     if request.trials and own and judged < request.trials:
         return f"about {tuning.elapsed_s / own * (request.trials - judged):.0f} s left, then the finals"
-    return "then the finals: the best are timed again in turns" if judged else ""
+    return "then the finals: the best are timed again alternately" if judged else ""
 
 
 def _judged(tuning: Tuning) -> int:
@@ -255,11 +256,11 @@ def _open_tune() -> None:
         device = request.device if request.device in devices else st.session_state.get("device", devices[0])
         layer_form.show(request.workload, device, now)
         _fill(request)
-    st.session_state["tune session before"] = now  # last: a drawing that is cut short before fills the form once more
+    st.session_state["tune session before"] = now  # set last, so that after an interruption the next drawing fills the form
 
 
 def _chosen_tune(now: str) -> TuneRequest | None:
-    """What the session that was just chosen was asked to tune; None where the form already shows something of it."""
+    """The last tune of the session that was just chosen. None if this session already has a tune of the form's layer."""
     before = st.session_state.get("tune session before")
     if not now or now in (before, state.NEW) or before is None and address.wants("preset"):
         return None

@@ -27,8 +27,8 @@ _CHIP_CHARACTERS = 64
 
 
 def take_from_link(variants: Sequence[Variant]) -> None:
-    """Set the ticks and values of a link: `only` these variants, or all `without` those; `set` has the values. What somebody
-    has chosen since stays."""
+    """Set the ticks and values of a link: `only` these variants, or all `without` those; `set` has the values. Values that
+    the user has chosen since then stay."""
     by_key = {v.key: v for v in variants}
     lists = {name: [k for k in address.wants(name).split(",") if k] for name in ("only", "without")}
     for name, keys in lists.items():

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         patch.stop()
         patch.wait(30)
-        _say(patch, shown)   # the part of it that is kept
+        _say(patch, shown)   # the remaining messages
         raise
     if patch.defect:
         raise patch.defect
