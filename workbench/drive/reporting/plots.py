@@ -34,6 +34,7 @@ CONFIG = {"displayModeBar": "hover", "displaylogo": False,
 _FONT = "Source Sans, Source Sans Pro, sans-serif"
 _CUT_AT = 2.6      # bars longer than this multiple of the best PyTorch are cut off
 _INSIDE_AT = 0.68  # share of the panel's width; the text of a longer bar is inside it
+_ROOM = 0.2             # of the panel that a time needs to stand left of its whisker
 
 
 @dataclass(frozen=True)
@@ -368,11 +369,14 @@ def _draw_bar(figure: go.Figure, bar: _Bar, row: str, y: int, end: float, colour
         marker={"color": bar.colour, "line": {"width": 0},
                 "pattern": {"shape": "/" if bar.hatched else "", "fgcolor": colours["pytorch"], "size": 5}},
         hovertemplate=bar.hover + "<extra></extra>"), **at)
+    if crowded := inside and whisker is not None and timing.q25_ms < _ROOM * end:  # a spread over the whole panel
+        x, shift = end, -2
+    else:
+        x, shift = _text_at(timing, width, inside, whisker is not None), -10 if inside else 7
     figure.add_annotation(
-        x=_text_at(timing, width, inside, whisker is not None), y=y, text=("▸ " if cut else "") + bar.text,
-        showarrow=False, borderpad=0,
-        xanchor="right" if inside else "left", xshift=-10 if inside else 7, bgcolor=None if inside else colours["bg"],
-        font={"size": 11.5, "color": colours["ink"]}, **at)
+        x=x, y=y, text=("▸ " if cut else "") + bar.text, showarrow=False, borderpad=0, xanchor="right" if inside else "left",
+        xshift=shift, bgcolor=None if inside and not crowded else colours["bg"], font={"size": 11.5, "color": colours["ink"]},
+        **at)
 
 
 def _text_at(timing: Timing, width: float, inside: bool, has_whisker: bool) -> float:

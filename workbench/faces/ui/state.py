@@ -102,8 +102,10 @@ def _about(name: str) -> str:
     """" · KernelBench #74 (small) +1": the layers of an unnamed session."""
     if not _BY_TIME.fullmatch(name):
         return ""
-    runs_here = [r.request.workload for r in runs() if r.session.name == name]
-    layers = list(dict.fromkeys(called(w) for w in (*(t.workload for t in trials_of(session_paths()[name])), *runs_here)))
+    from .running import tunings
+    begun = [r.request.workload for r in runs() if r.session.name == name]
+    begun += [tunings()[name].request.workload] if name in tunings() else []
+    layers = list(dict.fromkeys(called(w) for w in (*(t.workload for t in trials_of(session_paths()[name])), *begun)))
     return f" · {layers[0]}{f' +{len(layers) - 1}' if layers[1:] else ''}" if layers else " · empty"
 
 
