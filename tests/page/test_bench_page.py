@@ -146,6 +146,7 @@ def test_a_bench_is_started_stopped_and_its_session_shown(sessions: Path) -> Non
     [session] = sessions.iterdir()
     assert at.multiselect(key="bench_sessions").value == [session.name]
     assert {w.preset for w in wanted_of([Session.open(session)])} == {"kb81"}
+    assert " not measured yet." in said(at) and "Cells that miss a target" not in said(at).split("STOPPED")[-1]
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])

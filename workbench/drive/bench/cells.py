@@ -20,6 +20,7 @@ from .execute import EVENT
 from .plan import dtype_of
 
 NOTE = "bench_note"
+NOT_YET = "not measured yet"                    # why a cell has no time, before its turn has come
 Group = tuple[str, str, str, str]               # suite, memory format, class, GPU
 # The targets for the full size on a GPU.
 _TWICE = ("kb64", "kb74", "kb81")               # our time in every direction must be at most max(baseline / 2, floor / 0.65)
@@ -285,7 +286,7 @@ def _nothing(ours: tuple[Trial, ...]) -> str:
     """Why there is no time at all."""
     failed = [t for t in ours if not t.ok and t.status is not Status.SKIPPED]
     if not ours:
-        return "not measured yet"
+        return NOT_YET
     if not failed:
         return f"no variant ran: {ours[0].headline}"
     if all(t.status is Status.OUT_OF_MEMORY for t in failed):

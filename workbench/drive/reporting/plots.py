@@ -86,7 +86,7 @@ def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | Non
     panels = []
     for direction in directions:
         here = [t for t in trials if t.direction == direction]
-        panel = _Panel(f"<b>{direction}</b>, ms{' on this CPU, kernels emulated' if emulated else ''}",
+        panel = _Panel(f"<b>{direction}</b>, ms{', emulated' if emulated else ''}",
                        floor_ms=(floors or {}).get(direction), emulated=emulated)
         best = _best_pytorch(here)
         panel.best_ms = best.kernel_ms.median_ms if best and best.kernel_ms else None
@@ -116,7 +116,7 @@ def module_bars(trials: Iterable[Trial], *, mode: str = "light") -> go.Figure | 
         theirs = [t.module_ms[direction].median_ms for t in trials
                   if report.is_baseline(t) and direction in t.module_ms]
         emulated = any(report.is_emulated(t) for t in trials)
-        panel = _Panel(f"<b>{direction}</b>, module_ms{' on this CPU, kernels emulated' if emulated else ''}",
+        panel = _Panel(f"<b>{direction}</b>, module_ms{', emulated' if emulated else ''}",
                        best_ms=min(theirs, default=None), emulated=emulated)
         for trial in trials:
             timing = trial.module_ms.get(direction)

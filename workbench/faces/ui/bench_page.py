@@ -18,7 +18,7 @@ from ...core import numbers
 from ...core.layer import LAUNCHES, MEMORY_FORMATS
 from ...core.presets import PRESETS
 from ...drive.bench import markdown, text
-from ...drive.bench.cells import Cell, Group, cells_of, groups_of, summary, wanted_of
+from ...drive.bench.cells import NOT_YET, Cell, Group, cells_of, groups_of, summary, wanted_of
 from ...drive.bench.execute import under_way
 from ...drive.bench.plan import BenchPlan, suite_layers
 from ...drive.reporting import compare_plots, report, tables
@@ -68,10 +68,11 @@ def draw() -> None:
     theme.html(_strip(shown, cells, group))
     if not shown:
         return
-    figure = _figure(tuple(map(_known_by, shown)), theme.mode(), shown)
-    theme.chart(figure, key="bench_map", alt=_said(shown))
-    theme.html('<span class="foot">Blue: faster than PyTorch, orange: slower; † misses a target. Point at a cell for times, '
-               'variant and config. An empty cell is hidden by a filter on the left, or it was not measured.</span>')
+    if not any(c.emulated for c in shown):  # its cells are ratios, and emulated times have none
+        figure = _figure(tuple(map(_known_by, shown)), theme.mode(), shown)
+        theme.chart(figure, key="bench_map", alt=_said(shown))
+        theme.html('<span class="foot">Blue: faster than PyTorch, orange: slower; † misses a target. Point at a cell for '
+                   'times, variant and config. An empty cell is hidden by a filter on the left, or it was not measured.</span>')
     _misses(shown)
     _table(shown, group)
 
@@ -225,8 +226,12 @@ def _running(name: str, path: Path) -> None:
 
 
 def _misses(shown: Sequence[Cell]) -> None:
-    """The missed targets, with their reasons."""
-    missed = [c for c in shown if c.missed]
+    """The missed targets, with their reasons; and how many cells wait for their turn."""
+    missed = [c for c in shown if c.missed and c.missed != (NOT_YET,)]
+    waiting = sum(c.missed == (NOT_YET,) for c in shown)
+    if waiting:
+        words = "cell is" if waiting == 1 else "cells are"
+        theme.html(f'<span class="foot">{numbers.count(waiting)} {words} not measured yet.</span>')
     if not missed:
         return
     theme.html(theme.heading(f"Cells that miss a target: {len(missed)}") + theme.table(
