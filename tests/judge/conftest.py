@@ -15,8 +15,9 @@ from .bench import LAYER, Built, bad_candidate, build_batch
 
 NOT_BUILT = {"undefined_identifier", "undefined_tunable", "builds_for_minutes"}
 WANTED = {"remembers_the_answer"}
-IN_A_NEW_PROCESS = ["reads_the_next_value", "reads_the_value_before", "looks_for_the_guard", "grid_of_the_first_launch",
-                    "two_blocks_add", "always_grad_bias"]
+IN_A_NEW_PROCESS = ["reads_the_next_value", "reads_the_value_before", "grid_of_the_first_launch", "two_blocks_add",
+                    "always_grad_bias"]
+LATELY = ["looks_for_the_guard", "one_factor_for_a_tensor", "products_in_float16"]   # found by the last comparison
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +29,7 @@ def bad_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bad(bad_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Bad kernels that can be built; the self-test has more."""
     of_others = {a.name for a in attacks() if a.kind == "kernel" and a.source != "findings"}
-    left = NOT_BUILT | of_others - {*WANTED, *IN_A_NEW_PROCESS}
+    left = NOT_BUILT | of_others - {*WANTED, *IN_A_NEW_PROCESS, *LATELY}
     candidates = [bad_candidate(bad_root, v.name, direction=v.direction) for v in discover(bad_root) if v.name not in left]
     candidates += [bad_candidate(bad_root, "many_defects", FIRST=first) for first in range(1, 5)]
     return build_batch(candidates, tmp_path_factory.mktemp("bad"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from workbench.core.layer import DTYPES, ConvTranspose, Workload
+from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload
 from workbench.measure.clock.signs import Signs
 from workbench.measure.kernel import inputs
 from workbench.measure.kernel.buffers import row_of
@@ -18,6 +19,7 @@ from workbench.measure.kernel.inputs import (
     NORMAL,
     RECHECK,
     changed,
+    factors,
     fill,
     needed,
     reduction_length,
@@ -26,6 +28,7 @@ from workbench.measure.kernel.inputs import (
 )
 from workbench.measure.pytorch import aten
 from workbench.measure.pytorch.aten import channels_last
+from workbench.measure.truth import Truth
 
 WORKLOAD = Workload(ConvTranspose(2, 6, 4, 3, stride=2, groups=2), 3, (5, 7))
 HUGE = Workload(ConvTranspose(1, 1, 1, 1), 64, (1 << 24,))  # 2^30 terms in each element of grad_weight
@@ -56,12 +59,30 @@ def test_some_are_beyond_float16_where_float32_is_asked(dtype: str) -> None:
     workload = replace(WORKLOAD, dtype=dtype)
     near, far = ({name: _made(workload, name, kind).double() for name in ("input", "weight", "bias", "grad_output")}
                  for kind in (f"{RECHECK} 1", f"{FAR} 1"))
-    up = 2.0**17 if dtype == "float32" else 1.0
-    for name, factor in (("input", up), ("grad_output", up), ("weight", 1 / up), ("bias", 1.0)):
-        assert factor / 4 < float(far[name].std() / near[name].std()) < 4 * factor
-    if dtype == "float32":
-        there = far["input"][far["input"] != 0]
-        assert there.half().isinf().double().mean() > 0.5 and not there.isinf().any()
+    if dtype != "float32":
+        assert all(0.25 < float(far[name].std() / near[name].std()) < 4 for name in far)
+        assert factors(workload, "input", f"{FAR} 1") is None
+        return
+    for name in far:
+        by = factors(workload, name, f"{FAR} 1").double()
+        assert not by.log2().remainder(17).any()
+        assert 0.25 < float((far[name] / by).std() / near[name].std()) < 4
+    there = far["input"][far["input"] != 0].half()
+    assert 0.2 < there.isinf().double().mean() < 0.8 and 0.2 < (there.abs() < 2.0**-14).double().mean() < 0.8
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_result_divided_by_its_factors_is_near_1(direction: str, tmp_path: Path) -> None:
+    """In all sums the products have one factor, that of the result."""
+    for layer in (WORKLOAD.layer, ConvTranspose(1, 1, 1, 3), ConvTranspose(2, 4, 4, 3, groups=4)):
+        workload = replace(WORKLOAD, layer=layer, input_size=WORKLOAD.input_size[:layer.dims])
+        norms = []
+        for kind in (f"{RECHECK} 1", f"{FAR} 1"):
+            tensors = {name: _made(workload, name, kind) for name in needed(workload, direction)}
+            truth = Truth(workload, direction, kind, device="cpu", scratch=tmp_path)
+            truth.prepare(tensors)
+            norms.append(truth.rms)
+        assert all(1 / 8 < norms[1][name] / norms[0][name] < 8 for name in norms[0]), (norms, layer)
 
 
 def test_same_again_and_different_by_name_and_seed() -> None:

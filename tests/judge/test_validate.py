@@ -126,6 +126,20 @@ def test_zones_see_every_byte(dtype: torch.dtype, count: int) -> None:
     assert buffer.overrun() == (1, 6)
 
 
+@pytest.mark.parametrize("dtype", POISON)
+def test_zones_hold_nan_of_random_bits_then_numbers(dtype: torch.dtype) -> None:
+    one, other = (Buffer("output", (5,), dtype, device="cpu") for _ in range(2))
+    assert not torch.equal(one._raw[:one._start], other._raw[:one._start])
+    for zone in one._zones():
+        assert bool(zone[:len(zone) // 8 * 8].view(dtype).isnan().all())
+    one.surround()
+    for zone in one._zones():
+        assert bool(zone[:len(zone) // 8 * 8].view(dtype).isfinite().all())
+    assert one.overrun() == (0, 0)
+    one._raw[one._end] ^= 1
+    assert one.overrun() == (0, 1)
+
+
 @pytest.mark.parametrize("size", [1, 17, 4096])
 def test_workspace_of_any_size(size: int) -> None:
     buffer = Buffer("workspace", (size,), torch.uint8, device="cpu")

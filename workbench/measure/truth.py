@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core.layer import ConvTranspose, Workload
-from .kernel.inputs import reduction_length, results, shapes
+from .kernel.inputs import factors, of_part, reduction_length, results, shapes
 
 _KEPT_BYTES = {"cpu": 2 << 30, "cuda": 256 << 20}    # above: computed again instead of kept
 _BLOCK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 24}  # of the larger of a block's input and output
@@ -29,7 +29,8 @@ Index = tuple[slice, ...]
 
 
 class Truth:
-    """Expected results of one direction for one kind of inputs. `scratch`: a folder that the kernel cannot access."""
+    """The expected results of one direction for one kind of inputs, divided by their `factors`. `scratch`: a folder that the
+    kernel cannot access."""
 
     def __init__(self, workload: Workload, direction: str, kind: str, *, device: str, scratch: Path) -> None:
         self._workload = workload
@@ -54,7 +55,7 @@ class Truth:
     def blocks(self, name: str, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[Index, torch.Tensor]]:
         """(where, expected float64 values on the device) for all of result `name`."""
         if not self._kept(name):
-            yield from expected_blocks(self._workload, name, tensors)
+            yield from self._expected(name, tensors)
             return
         shape = shapes(self._workload)[name]
         stored = np.memmap(self._path(name), dtype=np.float64, mode="r", shape=shape)
@@ -64,7 +65,7 @@ class Truth:
     def _compute(self, name: str, path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[float, float]:
         kept = np.empty(shapes(self._workload)[name]) if self._kept(name) else None
         squares, nonzero = 0.0, 0
-        for index, values in expected_blocks(self._workload, name, tensors):
+        for index, values in self._expected(name, tensors):
             squares += float(values.square().sum())
             nonzero += int(torch.count_nonzero(values))
             if kept is not None:
@@ -76,11 +77,18 @@ class Truth:
             _write(path.with_suffix(".json"), json.dumps({"rms": rms, "least_norm": least_norm}).encode())
         return rms, least_norm
 
+    def _expected(self, name: str, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[Index, torch.Tensor]]:
+        by = factors(self._workload, name, self._kind)
+        for index, values in expected_blocks(self._workload, name, tensors):
+            yield index, values if by is None else values / of_part(by, index).to(values.device, values.dtype)
+
     def _norm_of_random_sums(self, name: str, tensors: Mapping[str, torch.Tensor]) -> float:
         """The norm that the result has on average if the signs of its terms are random. Its square is the sum of all squared
         terms: the same result computed from squared tensors."""
         squared = {key: _Squared(tensor) for key, tensor in tensors.items()}
-        return sqrt(sum(float(values.sum()) for _, values in expected_blocks(self._workload, name, squared)))
+        by = factors(self._workload, name, self._kind)
+        return sqrt(sum(float((values if by is None else values / of_part(by, index).to(values.device, values.dtype)**2).sum())
+                        for index, values in expected_blocks(self._workload, name, squared)))
 
     def _kept(self, name: str) -> bool:
         return 8 * prod(shapes(self._workload)[name]) <= _KEPT_BYTES[_kind(self._device)]

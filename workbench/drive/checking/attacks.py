@@ -30,7 +30,7 @@ _FRAME = """/* variant
 name      = "@NAME@"
 computes  = ["forward"]
 idea      = "@IDEA@"
-precision = ["ieee"]
+precision = ["@PRECISION@"]
 
 [tune]
 BLOCK = {values = [32, 128, 2048], default = @BLOCK@}
@@ -151,6 +151,7 @@ def kernels(folder: Path) -> Path:
     for name, kernel in _short_kernels().items():
         text = _FRAME.replace("@LAUNCH@", _launch(name, kernel)).replace("@NAME@", name)
         text = text.replace("@DEVICE@", f"\n{kernel['device']}\n" if "device" in kernel else "")
+        text = text.replace("@PRECISION@", kernel.get("precision", "ieee"))
         text = text.replace("@IDEA@", kernel["idea"]).replace("@BODY@", kernel.get("body", _BODY))
         (root / "forward" / f"{name}.cu").write_text(text.replace("@BLOCK@", str(kernel.get("block", 128))), encoding="utf-8")
     return root

@@ -1,5 +1,7 @@
 """Device memory that shows what a kernel did to it: filled with one specific NaN (poison), with guard zones around it.
 
+The zones hold NaN of random bits, so that a sum of values read there is NaN. `surround` writes ordinary numbers there instead.
+
 The poison is a *signalling* NaN: arithmetic on it returns another NaN (quiet on the CPU, canonical on a GPU), so
 "never written" and "computed from something unwritten" stay two different findings.
 """
@@ -7,6 +9,7 @@ The poison is a *signalling* NaN: arithmetic on it returns another NaN (quiet on
 from __future__ import annotations
 
 import mmap
+import secrets
 from collections.abc import Callable
 from math import prod
 
@@ -17,7 +20,8 @@ ALIGN_BYTES = 256         # what cudaMalloc guarantees
 START, END = "start", "end"   # of a tensor: that which lies where a page begins or ends
 _END_BYTES = 16           # a tensor that ends with a page begins at a multiple of it: what the widest loads need
 _PAGE = mmap.PAGESIZE
-_PATTERN = (0xF7, 0x7F)   # the 16-bit word 0x7FF7 repeated is a NaN in all four dtypes, so reads outside a tensor show, too
+_NAN = 0x7FF0             # words of 16 bits from here to 0x7FFF, of either sign, are NaN in all four dtypes
+_RANDOM = torch.Generator().manual_seed(secrets.randbits(63))  # so that no kernel can know what the zones hold
 _INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 POISON = {torch.float16: 0x7D5A, torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5C0DE,
           torch.float64: 0x7FF4C0DE7FA5C0DE}
@@ -45,10 +49,8 @@ class Buffer:
         self.nbytes = size
         row = self._raw[self._start:self._end].view(dtype)
         self.tensor = row.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1) if last else row.view(shape)
-        longest = max(self._start, len(self._raw) - self._end)
-        self._pattern = torch.tensor(_PATTERN, dtype=torch.uint8, device=device).repeat(longest // 2 + 1)
-        for zone in self._zones():
-            zone.copy_(self._expected(zone))
+        words = torch.randint(32, (self._longest // 2 + 1,), generator=_RANDOM)
+        self._fill_zones(torch.where(words < 16, _NAN + words, words - 32).to(torch.int16))
 
     def poison(self) -> None:
         """Fill the contents with the poison of their dtype (untyped memory: with the pattern of the guard zones)."""
@@ -56,7 +58,12 @@ class Buffer:
         if dtype in POISON:
             self.bits.fill_(POISON[dtype])
         elif self.nbytes > 1:
-            self.tensor[:self.nbytes // 2 * 2].view(torch.int16).fill_(0x7FF7)
+            self.tensor[:self.nbytes // 2 * 2].view(torch.int16).fill_(_NAN + 7)
+
+    def surround(self) -> None:
+        """Fill the guard zones with numbers like those of a tensor beside this one."""
+        dtype = self.tensor.dtype if self.tensor.dtype in POISON else torch.float32
+        self._fill_zones(torch.randn(self._longest // dtype.itemsize + 1, generator=_RANDOM).to(dtype))
 
     @property
     def bits(self) -> torch.Tensor:
@@ -79,6 +86,15 @@ class Buffer:
         if not 0 <= place < len(self._raw):
             return None
         return max(0, self._start - place), max(0, place - self._end + 1)
+
+    @property
+    def _longest(self) -> int:
+        return max(self._start, len(self._raw) - self._end)
+
+    def _fill_zones(self, values: torch.Tensor) -> None:
+        self._pattern = values.view(torch.uint8).to(self._raw.device)
+        for zone in self._zones():
+            zone.copy_(self._expected(zone))
 
     def _zones(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self._raw[:self._start], self._raw[self._end:]

@@ -51,7 +51,7 @@ class _Wrong:
         """(where, got, expected, wrong) for all of the result."""
         allowed = allowed_rel_l2(self.order.precision, self.truth.reduction[self.name])
         for index, expected in self.truth.blocks(self.name, self.stage.tensors):
-            got = self.got[index]
+            got = self.stage.result(self.name, index)
             right = got == expected.to(got.dtype) if self.kind == INTEGERS else \
                 (got.double() - expected).abs() <= element_limit(expected, allowed, self.truth.rms[self.name])
             yield index, got, expected, ~right

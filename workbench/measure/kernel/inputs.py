@@ -20,9 +20,9 @@ FAR = "new random floats beyond float16"
 NEEDED = {FORWARD: ("input", "weight", "bias"), GRAD_INPUT: ("grad_output", "weight"),
           GRAD_WEIGHT: ("input", "grad_output"), BACKWARD: ("input", "weight", "grad_output")}
 BLOCK = 1 << 24           # elements filled from one seed
-# For FAR, in float32: most inputs are above float16's 65504, the weights are below its normal numbers, and their products are
-# near 1. float32 and TF32 lose no digit by it.
-_FAR = {"input": 2.0**17, "grad_output": 2.0**17, "weight": 2.0**-17}
+# For FAR, in float32: each channel is this much larger or smaller. Most inputs are then above float16's 65504 or below its
+# normal numbers, whatever factor a whole tensor is multiplied by. float32 and TF32 lose no digit by it.
+_FAR = 2.0**17
 _LARGEST = 2              # integers are drawn from -2, -1, 1, 2: without 0, so that a missing term always shows
 _EXACT_FLOAT32 = 2.0**24  # whole numbers up to here are exact in the accumulator of every dtype but float64
 _MOST_FLOAT16 = 60_000.0  # just under the largest finite float16
@@ -82,6 +82,40 @@ def beyond_float16(workload: Workload, kind: str) -> bool:
     return kind.startswith(FAR) and workload.dtype == "float32"
 
 
+def factors(workload: Workload, name: str, kind: str) -> torch.Tensor | None:
+    """The powers of two by which a tensor, an input or a result, is multiplied for FAR: one for each channel, in a shape that
+    broadcasts to the tensor's. None: nothing is multiplied. They are chosen so that all products in a sum have the same factor:
+    that of the result."""
+    if not beyond_float16(workload, kind):
+        return None
+    layer = workload.layer
+    x, y = (_far(f"{workload.seed}/{side}/{kind}", count) for side, count in
+            (("in", layer.in_channels), ("out", layer.out_channels)))
+    ones = (1,) * layer.dims
+    if name in ("weight", "grad_weight"):
+        of_group = layer.out_channels // layer.groups
+        weight = y.view(layer.groups, of_group).repeat_interleave(layer.in_channels // layer.groups, dim=0) / x.view(-1, 1)
+        return (weight if name == "weight" else 1 / weight).view(*weight.shape, *ones)
+    found = {"input": x, "grad_input": 1 / x, "output": y, "grad_output": 1 / y, "bias": y, "grad_bias": 1 / y}[name]
+    return found if name in ("bias", "grad_bias") else found.view(1, -1, *ones)
+
+
+def of_part(of_all: torch.Tensor, index: tuple[slice, ...]) -> torch.Tensor:
+    """The factors of the part of a tensor that is at `index`."""
+    return of_all[tuple(part if of_all.shape[d] > 1 else slice(None) for d, part in enumerate(index))]
+
+
+def _far(words: str, count: int) -> torch.Tensor:
+    """Half of them up, half down; a single channel goes either way."""
+    generator = torch.Generator().manual_seed(_seed(words))
+    first = int(torch.randint(2, (), generator=generator))
+    return _FAR ** (1 - 2.0 * ((torch.randperm(count, generator=generator) + first) % 2))
+
+
+def _seed(words: str) -> int:
+    return int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "little") >> 1
+
+
 def reduction_length(workload: Workload, result: str) -> int:
     """The most products (for grad_bias: terms) that are summed into one element of a result."""
     layer = workload.layer
@@ -102,10 +136,12 @@ def _taps_per_output(layer: ConvTranspose, input_size: tuple[int, ...]) -> int:
 
 def _blocks(flat: torch.Tensor, name: str, workload: Workload, kind: str) -> Iterator[tuple[int, torch.Tensor]]:
     generator = torch.Generator(device=flat.device)
+    of_channels, inner = factors(workload, name, kind), prod(shapes(workload)[name][2:])
+    if of_channels is not None:
+        of_channels = of_channels.reshape(-1).to(flat.device, flat.dtype)
     for start in range(0, flat.numel(), BLOCK):
         values = torch.empty(min(BLOCK, flat.numel() - start), dtype=flat.dtype, device=flat.device)
-        seed = hashlib.sha256(f"{workload.seed}/{name}/{kind}/{start}".encode()).digest()[:8]
-        generator.manual_seed(int.from_bytes(seed, "little") >> 1)
+        generator.manual_seed(_seed(f"{workload.seed}/{name}/{kind}/{start}"))
         if kind == INTEGERS:
             values.random_(-_LARGEST, _LARGEST, generator=generator)
             values += values >= 0
@@ -114,7 +150,11 @@ def _blocks(flat: torch.Tensor, name: str, workload: Workload, kind: str) -> Ite
                 values *= keep
         else:
             values.normal_(generator=generator)
-            values *= _scale(workload, name) * (_FAR.get(name, 1.0) if beyond_float16(workload, kind) else 1.0)
+            values *= _scale(workload, name)
+            if of_channels is not None:  # those of the channels that this block has, one for each element
+                first, last = start // inner, (start + len(values) - 1) // inner + 1
+                rows = of_channels[torch.arange(first, last, device=flat.device) % len(of_channels)].repeat_interleave(inner)
+                values *= rows[start - first * inner:][:len(values)]
             if kind.startswith((RECHECK, FAR)) and name in ("input", "grad_output"):  # as after a rectifier
                 values *= torch.empty_like(values).random_(0, 4, generator=generator) != 0
         yield start, values

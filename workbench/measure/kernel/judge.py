@@ -181,8 +181,10 @@ def launch_and_compare(order: JudgeOrder, stage: Stage, kind: str, *, poison: bo
 
 
 def compare_again(order: JudgeOrder, stage: Stage, *, timed: bool) -> None:
-    """Compare once more: on unpredictable inputs, with old answers in the results; in float32 with numbers that float16 cannot
-    hold. If it is wrong, numbers near 1 show whether the range is the reason. Raises `Finding`."""
+    """Compare once more: on unpredictable inputs, with old answers in the results and numbers in the guard zones; in float32
+    with numbers that float16 cannot hold. If it is wrong, numbers near 1 show whether the range is the reason. Raises
+    `Finding`."""
+    stage.surround()
     found = _finding(order, stage, FAR_INPUTS)
     if found is None:
         return

@@ -22,7 +22,7 @@ from ..truth import Truth
 from .apart import ACCESSES, TWO_BLOCKS, LauncherApart
 from .buffers import POISON, Buffer, row_of
 from .findings import Finding, input_modified, launch_error, off_stream, out_of_memory, outside, overrun, two_blocks
-from .inputs import changed, fill, needed, results, shapes, torch_dtype
+from .inputs import changed, factors, fill, needed, of_part, results, shapes, torch_dtype
 from .launch import FAULTS, UNKNOWN_FAULT, Launcher, problem_of
 from .validate import Comparison, allowed_rel_l2
 
@@ -87,6 +87,12 @@ class Stage:
         for name in (*self._results, "workspace"):
             if name in self.buffers:
                 self.buffers[name].poison()
+
+    def surround(self) -> None:
+        """From now on the guard zones hold ordinary numbers. A kernel may be right only where it finds NaN there."""
+        if "guard_zone" in self.guards:
+            for buffer in self.buffers.values():
+                buffer.surround()
 
     def read(self) -> dict[str, torch.Tensor]:
         """The tensors that a launch reads, as the caller has them."""
@@ -209,9 +215,14 @@ class Stage:
                                     allowed=allowed_rel_l2(precision, truth.reduction[name]),
                                     poisoned="poison" in self.guards, nan_safe="nan" in self.guards)
             for index, expected in truth.blocks(name, self.tensors):
-                comparison.add(index, tensor[index], expected)
+                comparison.add(index, self.result(name, index), expected)
             found[name] = comparison
         return found
+
+    def result(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
+        """A part of a result, divided by its factors, as the truth is."""
+        part, by = self.tensors[name][index], factors(self.workload, name, self._kind)
+        return part if by is None else part / of_part(by, index).to(part.device, part.dtype)
 
     def results(self) -> dict[str, torch.Tensor]:
         return {n: self.tensors[n] for n in self._results}
