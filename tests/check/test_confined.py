@@ -32,6 +32,8 @@ from . import models
 from .conftest import failed
 from .forked import ForkedProcess
 
+pytestmark = pytest.mark.xdist_group("confined")  # one worker starts a judge for each way, once
+
 ROOT = Path(__file__).resolve().parents[2]
 HELD = ("bwrap", "landlock", "user", "landlock user", "bwrap landlock")
 

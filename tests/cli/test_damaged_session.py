@@ -19,6 +19,8 @@ from workbench.drive.sessions.session import Session
 
 from .test_cli import ROOT, SMALL, cli
 
+pytestmark = pytest.mark.xdist_group("damaged_session")  # one worker makes the session, once
+
 RUN = ["run", *SMALL, "--direction", "forward", "--variant", "naive_gather", "--effort", "quick"]
 DAMAGE = (
     ("status", "SPLENDID", "status is 'SPLENDID', which is not known."),

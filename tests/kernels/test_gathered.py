@@ -17,6 +17,8 @@ from workbench.core.variants import TEMPLATES, discover, find
 from .cases import ALONG, EXTREME, label, work
 from .harness import Library, build_emulated, run
 
+pytestmark = pytest.mark.xdist_group("gathered")  # one worker builds the library, once
+
 CU = "forward_and_grad_input/gathered_mma.cu"
 BOTH, PRECISIONS = ("forward", "grad_input"), ("tf32", "tf32x3")
 GENERAL = {"naive_gather", "shared_weight_tiling", "warp_per_output"}

@@ -16,6 +16,8 @@ from workbench.core.variants import TEMPLATES, find
 from .cases import label
 from .harness import Library, build_emulated, run
 
+pytestmark = pytest.mark.xdist_group("owned_sectors")  # one worker builds each library, once
+
 STRIPS = [  # input size, in channels, out channels, parameters
     ((301,), 5, 7, {"kernel": 5, "dilation": 3, "padding": 1}),
     ((512,), 5, 8, {"kernel": 3}),                                            # rows of even length: pairs of results

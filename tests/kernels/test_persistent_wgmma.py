@@ -15,6 +15,8 @@ from workbench.core.variants import TEMPLATES, find
 from .cases import label, work
 from .harness import Library, build_emulated, run
 
+pytestmark = pytest.mark.xdist_group("persistent_wgmma")  # one worker builds each library, once
+
 LONG = {"forward": work((10,), 1, 256, 24, 16, stride=8, padding=4),     # few items, much to sum: parts
         "grad_input": work((10,), 1, 24, 256, 16, stride=8, padding=4)}
 LAYERS = [

@@ -16,6 +16,8 @@ from workbench.core.variants import TEMPLATES, find
 from .cases import label
 from .harness import Library, build_emulated, run
 
+pytestmark = pytest.mark.xdist_group("wgmma_strided")  # one worker builds each library, once
+
 LAYERS = [  # input size, in channels, out channels, parameters
     ((2, 5, 128), 32, 32, {"kernel": 3, "padding": 1}),                       # as #73
     ((3, 4, 30), 8, 16, {"kernel": 3, "output_padding": 1}),                  # rows of even length
