@@ -145,7 +145,8 @@ def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str
 
 def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Of many calls the output that is farthest from the first, element by element. Each output is changed in place after its
-    call, unless it is the memory of an input or of the state. Then an output, after its inputs have been overwritten."""
+    call, unless it is the memory of an input or of the state. One output is an input of the next call, if it has the shape of
+    the first input. Then an output, after its inputs have been overwritten."""
     (xs,), _ = _sets(request, tensors, device)
     first = module(*xs).detach().clone()
     farthest, begin = torch.zeros_like(first), _monotonic()
@@ -157,6 +158,11 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
             output.add_(1)
         if _monotonic() - begin > _MANY_S:
             break
+    output = module(*xs).detach()
+    if xs and (output.shape, output.dtype) == (xs[0].shape, xs[0].dtype) and output.is_floating_point():
+        with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # it may not take such values
+            module(output, *xs[1:])
+        farthest = torch.maximum(farthest, (output - first).abs())
     output = module(*xs).detach()
     for x in xs:
         x.fill_(1)
