@@ -69,7 +69,7 @@ __device__ __forceinline__ void multiply_row_works(const PackedSplitWork<RowSpli
   using Scalar = typename Layer::scalar;
   const int gy_at = Plan::X_STAGE + own / Plan::MB * (Plan::OWN * Plan::PANEL_BYTES);
   const unsigned x = shared_address(memory) + own % Plan::MB * Plan::BLOCK_BYTES, gy = shared_address(memory) + gy_at;
-  const bool speaks = threadIdx.x % 32 == 0;
+  const bool speaks = Plan::BIAS || threadIdx.x % 32 == 0;
   GatherRing<Plan::STAGES> place;
   RowSplitBias<Plan> bias;
 #pragma unroll 1
@@ -96,10 +96,8 @@ __device__ __forceinline__ void multiply_row_works(const PackedSplitWork<RowSpli
         wgmma_fence();
         multiply_row_stage<Plan, Tune::precision, Scalar>(sum, x + place.stage * Plan::STAGE, gy + place.stage * Plan::STAGE);
         rows_commit();
-        if constexpr (Plan::BIAS) {
+        if constexpr (Plan::BIAS)
           if (adds) bias.template add<Scalar>(memory + gy_at + place.stage * Plan::STAGE, first_panel, own);
-          __syncwarp();  // before a lane gives the stage back
-        }
         rows_wait<1>();
         if (speaks && i > 0) mbarrier_arrive(before);
         before = empty + 8 * place.stage;
@@ -147,7 +145,8 @@ __global__ void __launch_bounds__(RowSplitPlan<Layer, Tune>::THREADS, 1)
   const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
   let_next_kernel_start();
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Plan::STAGES; ++i) mbarrier_init(full + 8 * i, Plan::OF_TEAM), mbarrier_init(empty + 8 * i, 4 * Plan::CONSUMERS);
+    for (int i = 0; i < Plan::STAGES; ++i)
+      mbarrier_init(full + 8 * i, Plan::ARRIVING * Plan::OF_TEAM), mbarrier_init(empty + 8 * i, Plan::ARRIVING * 4 * Plan::CONSUMERS);
     mbarrier_init_done();
   }
   __syncthreads();

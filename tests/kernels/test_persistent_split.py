@@ -98,8 +98,8 @@ def test_channels_last_rows_give_the_same(dtype: str, tmp_path: Path) -> None:
             config = ROW_CONFIGS[(number + turn + (dtype == "float16")) % 3]
             members.append((candidate(variant, other, form="constant", **config), other))
     served = [(one, work) for one, work in members if why_not(one, sm=90) is None]
-    assert {work.layer for _, work in served} == {work.layer for work in ROW_WORK}, {
-        str(why_not(one, sm=90)) for one, _ in members}
+    refused = {str(why_not(one, sm=90)) for one, _ in members} - {"None"}
+    assert {work.layer for _, work in served} == {work.layer for work in ROW_WORK}, refused
     library = build_emulated([one for one, _ in served], tmp_path)
     for number, (one, work) in enumerate(served):
         outcome = run(library, one, work, order=number + 1, values="integers")

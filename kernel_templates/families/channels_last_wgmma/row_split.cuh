@@ -53,6 +53,8 @@ struct RowSplitPlan {
     const int tap_row = panel / ROW_PANELS;
     return panel < ALL_PANELS && tap_row / Layer::kernel_h < Layer::stride_d && tap_row % Layer::kernel_h < Layer::stride_h;
   }
+  // Lanes of a warp that arrive at a barrier: one for all, or each for itself, where threads read what others copied.
+  static constexpr int ARRIVING = BIAS ? 32 : 1;
   static constexpr int BIAS_SUMS = CONSUMERS * 4 * OWN * 64;  // of a tile of gy for one share: [warpgroup][warp][panel][value]
 
   // How PackedSplitWork counts positions: there are no zeros behind planes and images, because tap rows are tested one by one.
@@ -209,8 +211,8 @@ __device__ __forceinline__ void copy_row_works(const PackedSplitWork<RowSplitPla
       if (under_way == decltype(newer)::value + 1) cp_async_wait<decltype(newer)::value>();
     });
     products_see_writes();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(full + 8 * arrived.stage);
+    if constexpr (!Plan::BIAS) __syncwarp();
+    if (Plan::BIAS || threadIdx.x % 32 == 0) mbarrier_arrive(full + 8 * arrived.stage);
 #pragma unroll
     for (int i = 0; i < Plan::TEAMS; ++i) arrived.next();
     --under_way;
