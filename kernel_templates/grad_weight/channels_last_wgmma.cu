@@ -2,7 +2,7 @@
 name      = "channels_last_wgmma"
 computes  = ["grad_weight"]
 after     = "persistent_packed"
-idea      = "In channels_last a position is a row of channels. cp.async copies such rows in their order, and wgmma sums over them."
+idea      = "In channels_last a position is a row of channels. cp.async copies rows without reordering them, and wgmma sums over rows."
 precision = ["fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.groups == 1", "64 * shifts <= COLUMNS", "layer.kernel_d * layer.kernel_h * layer.kernel_w <= 128",
@@ -46,7 +46,7 @@ most = "Plan::MOST"
 
 // families/channels_last_wgmma/README.md has a picture and the words.
 
-// All products of a stage: 16 positions at a time. A shift is a row further in gy.
+// All products of a stage: 16 positions at a time. Shift q begins q rows further in gy.
 template <class Plan, Precision precision, class Scalar>
 __device__ __forceinline__ void multiply_row_stage(float (&sum)[Plan::SHIFTS * Plan::PARTS][Plan::N / 2], unsigned x, unsigned gy) {
   constexpr int ROW = 128 >> 4, PART = Plan::N / 64 * Plan::PANEL_BYTES >> 4;
@@ -60,8 +60,8 @@ __device__ __forceinline__ void multiply_row_stage(float (&sum)[Plan::SHIFTS * P
     });
 }
 
-// The works of the block, for warpgroup `own`: (share, tile) after (share, tile). grad_bias is summed during the products, where
-// `bias_sums` is not null, by the first of the tiles that have the same panels.
+// All work of the block for warpgroup `own`: one pair (share, tile) after another. If `bias_sums` is not null, grad_bias is summed
+// during the products. Of the tiles with the same panels the first one does this.
 template <class Layer, class Tune>
 __device__ __forceinline__ void multiply_row_works(const PackedSplitWork<RowSplitPlan<Layer, Tune>, Tune>& work, char* memory,
                                                    unsigned full, unsigned empty, int own, float* sums, float* bias_sums) {
@@ -116,7 +116,7 @@ __device__ __forceinline__ void multiply_row_works(const PackedSplitWork<RowSpli
   }
 }
 
-// What the host decides beside the shares: whether the kernel sums grad_bias, too, and where its sums lie.
+// What the host decides: the shares, and whether this kernel sums grad_bias, too.
 template <class Layer, class Tune>
 struct RowSplitHost : PackedSplitWork<RowSplitPlan<Layer, Tune>, Tune> {
   using Plan = RowSplitPlan<Layer, Tune>;
@@ -132,7 +132,7 @@ struct RowSplitHost : PackedSplitWork<RowSplitPlan<Layer, Tune>, Tune> {
   long long bias_bytes() const { return adds_bias ? 4LL * this->shares * Plan::N_TILES * Plan::BIAS_SUMS : 0; }
 };
 
-// Blocks stay and take works in turn: neighbouring blocks have the tiles of one share, which read the same positions.
+// Each block computes one pair (share, tile) after another. Neighbouring blocks have tiles of the same share: the same positions.
 // warpgroup -> data: 0 and 1 multiply, 64 channels of x or half of the panels each; 2 and 3 copy. They meet at mbarriers.
 // Bytes: x once for each tile of gy, gy once for each tile of x and each row of taps that meets it, mostly from L2.
 template <class Layer, class Tune>

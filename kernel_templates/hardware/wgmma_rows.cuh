@@ -1,10 +1,10 @@
-// Tensor-core products of a warpgroup (wgmma, sm_90a) whose operands both lie as in a channels_last tensor: for each index K a
-// row of 64 channels, 128 bytes, swizzled. 16-bit types only. One index K further is one row further.
+// Tensor-core products of a warpgroup (wgmma, sm_90a). Both operands have the order of a channels_last tensor: each index K is a
+// row of 64 channels (128 bytes), swizzled. 16-bit types only. Index K + 1 is the next row.
 #pragma once
 #include "hardware/wgmma_swizzled.cuh"
 #include "hardware/wgmma_transposed.cuh"
 
-// The start is that of any row. Where an operand has more than 64 channels, the next 64 are `next` bytes further.
+// `start` is the first byte of any row. If an operand has more than 64 channels, the next 64 are `next` bytes further.
 __device__ __forceinline__ unsigned long long rows_descriptor(unsigned start, unsigned next) {
   return 1ULL << 62 | matrix_descriptor(start, next, 1024);
 }

@@ -1,5 +1,5 @@
-// What channels_last_wgmma knows at compile time: the products of GatherPlan, and a stage that is copied from channels_last
-// rows as they lie. README.md has the words.
+// The constants of channels_last_wgmma: the products of GatherPlan, and the layout of a stage, which is that of channels_last
+// rows. README.md has the words.
 #pragma once
 #include "families/persistent_wgmma/gather_plan.cuh"
 

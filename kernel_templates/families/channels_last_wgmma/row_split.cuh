@@ -13,7 +13,8 @@ struct RowSplitPlan {
   static constexpr int TAP_ROWS = Layer::kernel_d * Layer::kernel_h, TAPS = TAP_ROWS * K;
 
   // Along W tap k meets gy at element v = stride * q + k * dilation - padding of a row. In channels_last the elements of a
-  // step are neighbours, so the residues of v are channels: VALUES of them, in panels of 64. A shift q is a row further.
+  // step along W are neighbours, so the residues of v count as channels: VALUES of them, in panels of 64. Shift q begins q rows
+  // further.
   static constexpr int RESIDUES = FAR + 1 < STRIDE ? FAR + 1 : STRIDE, VALUES = RESIDUES * CO, ROW_PANELS = ceil_div(VALUES, 64);
   static constexpr int ALL_PANELS = TAP_ROWS * ROW_PANELS;
 
@@ -24,7 +25,7 @@ struct RowSplitPlan {
   static constexpr int CI_BLOCKS = ceil_div(CI, 64), MB = CI_BLOCKS < CONSUMERS ? CI_BLOCKS : CONSUMERS, WN = CONSUMERS / MB;
   static constexpr int MOST = Tune::COLUMNS / 64 / SHIFTS;
   static constexpr int OWN = ceil_div(ALL_PANELS, ceil_div(ALL_PANELS, MOST * WN) * WN), PANELS = OWN * WN;
-  // A product that needs more registers than a thread has at the start becomes two.
+  // A product that needs more registers than a thread has at the launch is split into two.
   static constexpr int PARTS = OWN > 3 ? 2 : 1, N = 64 * OWN / PARTS;
   static constexpr int M_TILES = ceil_div(CI_BLOCKS, MB), N_TILES = ceil_div(ALL_PANELS, PANELS), TILES = M_TILES * N_TILES;
 
@@ -42,8 +43,8 @@ struct RowSplitPlan {
   static constexpr long long SLOT = CONSUMERS * OWN_SUMS / 4;  // float4 of a tile for one share
   static constexpr bool DIRECT = false;
 
-  // grad_bias is summed where gy is multiplied, if tap rows meet all rows of gy. A row counts for the tap row that meets it
-  // first: for kernels longer than a stride, positions behind the last ones meet rows that no other position meets first.
+  // The multiplying warps sum grad_bias if tap rows meet all rows of gy. Each row of gy is counted for one tap row only: one with
+  // kd < stride and kh < stride. If the kernel is longer than the stride, positions behind the last ones are needed for that.
   static constexpr __host__ __device__ bool meets_all(int kernel, int stride, int dilation) {
     return kernel >= stride && (kernel == 1 || dilation == 1);
   }
@@ -53,16 +54,16 @@ struct RowSplitPlan {
     const int tap_row = panel / ROW_PANELS;
     return panel < ALL_PANELS && tap_row / Layer::kernel_h < Layer::stride_d && tap_row % Layer::kernel_h < Layer::stride_h;
   }
-  // Lanes of a warp that arrive at a barrier: one for all, or each for itself, where threads read what others copied.
+  // Lanes of a warp that arrive at a barrier. racecheck follows reads by other threads only if every lane arrives.
   static constexpr int ARRIVING = BIAS ? 32 : 1;
   static constexpr int BIAS_SUMS = CONSUMERS * 4 * OWN * 64;  // of a tile of gy for one share: [warpgroup][warp][panel][value]
 
-  // How PackedSplitWork counts positions: there are no zeros behind planes and images, because tap rows are tested one by one.
+  // How PackedSplitWork counts positions. No zeros are needed behind planes and images, because each tap row is tested.
   using AlongD = PackedAxis<false, BIAS ? Layer::kernel_d : 1, BIAS ? Layer::stride_d : 1, 0, 1>;
   using AlongH = PackedAxis<false, BIAS ? Layer::kernel_h : 1, BIAS ? Layer::stride_h : 1, 0, 1>;
   using AlongW = PackedAxis<false, K, STRIDE, Layer::padding_w, DILATION>;
 
-  // The last kernel: a block has one channel of x, and so many of gy.
+  // The last kernel: a block has one channel of x and FEW channels of gy.
   static constexpr int few() {
     int channels = 64;
     while (channels > 8 && channels * TAPS > (1LL * CI * CO * TAPS < 1 << 18 ? 128 : 512)) channels /= 2;
@@ -78,10 +79,10 @@ struct RowSplitTensors {
   int wide;  // 8 channels can be copied together, and both tensors have fewer than 2^31 such units
 };
 
-// Of a panel: what the thread's 8 values add to the first tap of a position.
+// Where a thread's 8 values of a panel are, counted from the first tap of a position.
 struct RowSplitPanel {
-  int positions, value, d, h, w;  // positions of gy, then values; along each axis; w is far outside if the values do not exist
-  int asks, units;                // bits that a position must have, and 16 bytes from its first tap on
+  int positions, value, d, h, w;  // in gy: positions, then values; along each axis; w is 2^30 if the values do not exist
+  int asks, units;                // the bits that a position must have; the distance in units of 16 bytes
 };
 
 template <class Layer, class Plan>
@@ -94,11 +95,11 @@ __device__ __forceinline__ RowSplitPanel row_split_panel(int first, int which, i
           positions * (Plan::CO / 8) + value / 8};
 }
 
-// Of a position: where it is, and where its first tap meets gy.
+// A position: where it is in x, and where its first tap meets gy.
 template <class Layer, class Plan>
 struct RowSplitPosition {
   bool on_grid, in_x;
-  long long x, line;  // in x, and the row of gy
+  long long x, line;  // its number in x; the row of gy that it meets
   int d, h, w;
   template <class Scalar>
   __device__ __forceinline__ RowSplitPosition(const RowSplitTensors<Scalar>& tensors, const PackedGrid& grid, long long at)
@@ -119,9 +120,8 @@ __device__ __forceinline__ bool meets_row(const RowSplitTensors<Scalar>& tensors
   return unsigned(d + panel.d) < unsigned(tensors.out_d) && unsigned(h + panel.h) < unsigned(tensors.out_h);
 }
 
-// thread -> data: 16 bytes of a position, then of those that the other threads of the team do not have. Eight neighbouring lanes
-// have the 64 channels of a row. Each lane first finds the place of one position of its warp; the others ask it.
-// The pattern of swizzled() repeats after 8 rows, so it is the same for all of a thread's rows.
+// thread -> data: 16 bytes of every position whose turn it is in the team. Eight neighbouring lanes have the 64 channels of a row.
+// Each lane first computes the place of one position of its warp; the other lanes read it by a shuffle.
 template <class Layer, class Plan>
 __device__ __forceinline__ void copy_row_stage(const RowSplitTensors<typename Layer::scalar>& tensors, const PackedGrid& grid,
                                                const RowSplitPanel (&panels)[Plan::PANELS], int channel, long long at, char* stage) {
@@ -161,7 +161,7 @@ __device__ __forceinline__ void copy_row_stage(const RowSplitTensors<typename La
   }
 }
 
-// 8 neighbouring values, of which those from `first` to `end` exist.
+// Stores 8 neighbouring values. Those from `first` to `end` exist, the others are zero.
 template <class Scalar>
 __device__ __forceinline__ void copy_eight(char* to, const Scalar* from, long long first, long long end) {
   Pack<Scalar, 8> value;
@@ -170,7 +170,7 @@ __device__ __forceinline__ void copy_eight(char* to, const Scalar* from, long lo
   *reinterpret_cast<Pack<Scalar, 8>*>(to) = value;
 }
 
-// The same where channels are no multiple of 8, or a tensor is not aligned or too large: element by element.
+// As copy_row_stage, but element by element: for channels that are no multiple of 8, and tensors that are not aligned or too large.
 template <class Layer, class Plan>
 __device__ __forceinline__ void copy_row_elements(const RowSplitTensors<typename Layer::scalar>& tensors, const PackedGrid& grid,
                                                   int first_panel, int channel, long long at, char* stage) {
@@ -195,7 +195,7 @@ __device__ __forceinline__ void copy_row_elements(const RowSplitTensors<typename
   }
 }
 
-// Copies of all free stages are under way. Only where there is no room for more, a warp waits for its oldest ones and tells.
+// A warp copies into every free stage of its team. If none is free, it waits for its oldest copies and arrives at their barrier.
 template <bool WIDE, class Layer, class Tune>
 __device__ __forceinline__ void copy_row_works(const PackedSplitWork<RowSplitPlan<Layer, Tune>, Tune>& work,
                                                const RowSplitTensors<typename Layer::scalar>& tensors, char* ring, unsigned full,
@@ -244,7 +244,7 @@ __device__ __forceinline__ void copy_row_works(const PackedSplitWork<RowSplitPla
   while (under_way > 0) tell();
 }
 
-// base[OFFSET] += more, as one piece of assembly: else the compiler loads many values ahead, into registers that it lacks.
+// base[OFFSET] += more, as one piece of assembly: otherwise the compiler loads many values ahead, and registers spill.
 template <int OFFSET>
 __device__ __forceinline__ void add_to_memory(float* base, const float2& more) {
 #ifdef __CUDACPU__
@@ -260,8 +260,8 @@ __device__ __forceinline__ void add_to_memory(float* base, const float2& more) {
 #endif
 }
 
-// A warpgroup's sums into the workspace, to what earlier stages of the share left there. A lane has two neighbouring columns
-// of rows lane / 4 and 8 further on.
+// Stores a warpgroup's sums in the workspace, or adds them to those of earlier stages of the share. A lane has two neighbouring
+// columns of two rows: lane / 4, and the one 8 rows further.
 template <class Plan>
 __device__ __forceinline__ void leave_row_sums(const float (&sum)[Plan::SHIFTS * Plan::PARTS][Plan::N / 2], float* own, bool first) {
   const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4;
@@ -275,8 +275,8 @@ __device__ __forceinline__ void leave_row_sums(const float (&sum)[Plan::SHIFTS *
   });
 }
 
-// grad_bias: what a thread has summed of a warpgroup's panels, 8 values of every sixteenth position. If two warpgroups have
-// the same panels, they take these positions in turn.
+// grad_bias: a thread's sums of 8 values of each panel, over every sixteenth position. Two warpgroups with the same panels take
+// every other of these positions each.
 template <class Plan>
 struct RowSplitBias {
   float sum[Plan::OWN][8];
@@ -301,7 +301,7 @@ struct RowSplitBias {
       }
     }
   }
-  // The sums of a warp, in the order of the values.
+  // Stores the sums of a warp, in the order of the values.
   __device__ __forceinline__ void leave(float* to) {
     const int lane = threadIdx.x % 32;
 #pragma unroll

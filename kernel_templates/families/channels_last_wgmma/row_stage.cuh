@@ -52,7 +52,8 @@ __device__ __forceinline__ void copy_rows(const GatherArguments<typename P::Scal
 }
 
 // thread -> data: one unit of every APART-th position. Neighbouring lanes have neighbouring channels.
-// Copies of all free stages are under way. Only where there is no room for more, a warp waits for its oldest ones and tells.
+// Copies of all free stages are under way. If no stage is free, a warp waits for its oldest copies and arrives
+// at their barrier.
 template <class P>
 __device__ __forceinline__ void stage_rows(const GatherArguments<typename P::Scalar>& a, char* ring, GatherBarriers barriers) {
   constexpr int APART = P::STAGERS / P::UNITS, SLOTS = ceil_div(P::WINDOW, APART);

@@ -1,5 +1,5 @@
 // How forward and grad_input of channels_last_wgmma store results. Four lanes hold two of each 8 channels of a
-// position; 16-bit values change places among them, so that a lane stores 8 neighbouring channels.
+// position; they exchange 16-bit values, so that each lane stores 8 neighbouring channels.
 #pragma once
 #include "families/persistent_wgmma/gather_store.cuh"
 #include "contract/flat_grid.cuh"
@@ -16,7 +16,7 @@ __device__ __forceinline__ GatherTarget row_target(const GatherArguments<typenam
   return {1LL * row.n * a.result_volume, row.d * UP_D, row.h * UP_H, step.w * UP_W};
 }
 
-// Of four neighbouring lanes, lane j gets word j of each: word[i] is then what lane i had.
+// Transposes the words of four neighbouring lanes: in lane j, word[i] becomes word j of lane i.
 __device__ __forceinline__ void exchange_in_four(unsigned (&word)[4]) {
 #pragma unroll
   for (int apart = 1; apart < 4; apart *= 2) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ void exchange_in_four(unsigned (&word)[4]) {
   }
 }
 
-// Stores N neighbouring channels from `channel` on; of the group's, M exist.
+// Stores N neighbouring channels from `channel` on. The group has M channels.
 template <class P, int N>
 __device__ __forceinline__ void row_store_run(typename P::Scalar* to, const Pack<typename P::Scalar, N>& value, int channel, bool wide) {
   if (wide) {

@@ -4,7 +4,7 @@
 #include "families/persistent_wgmma/gather_weights.cuh"
 #include "contract/flat_grid.cuh"
 
-// thread -> data: one unit. Of neighbouring threads 8 have columns that lie side by side in the result, then come taps.
+// thread -> data: one unit. Eight neighbouring threads have neighbouring columns of the result; the next eight have another tap.
 template <class P>
 __global__ void __launch_bounds__(256) pack_row_weights(const typename P::Scalar* __restrict__ weight, char* __restrict__ packed) {
   using Scalar = typename P::Scalar;
