@@ -53,6 +53,15 @@ def test_what_is_wrong_in_one_way_of_calling_fails_that_question(ask, attack: At
     assert found.status == attack.expected["cpu"]
 
 
+def test_another_dtype_under_no_grad_fails(ask) -> None:
+    start = RIGHT.index("return ", RIGHT.index("def forward"))
+    line = RIGHT[start:].split("\n")[0]
+    value = line.removeprefix("return ")
+    questions = ask(RIGHT.replace(line, f"return {value} if torch.is_grad_enabled() else ({value}).double()"))
+    wrong = questions["no_grad"]
+    assert wrong.answer is Answer.FAILED and "Output is float64, expected float32." in wrong.seen
+
+
 def test_every_question_of_daily_use_has_an_attack() -> None:
     assert {a.question for a in attacks() if a.question in habits.ASKED} == set(habits.ASKED)
 

@@ -62,10 +62,9 @@ class ResultErrors(Errors):
 @dataclass
 class Outcome:
     """Everything one case showed; the first problem of each kind. `least_rms`: the scale of errors of a gradient whose own
-    values cancel.
-    `not_finite`: gradients of the reference with NaN or infinity, which are not compared. `names`: the tensors whose
-    gradients are taken. `factors`: powers of two by which results are divided before they are compared. `own`: PyTorch's
-    results in this dtype on this device."""
+    values cancel. `not_finite`: gradients of the reference with NaN or infinity, which are not compared. `names`: the tensors
+    whose gradients are taken. `factors`: powers of two by which results are divided before they are compared. `own`:
+    PyTorch's results in this dtype on this device."""
 
     case: Case
     problems: list[Problem] = field(default_factory=list)
@@ -257,6 +256,9 @@ class TrialRun:
 
     def compare(self, outcome: Outcome) -> None:
         """Compares `got` with `expected` again, without a call. Without a grad_output nothing of it is a gradient."""
+        got = None if outcome.factors else outcome.got.get("output")
+        if got is not None and (problem := self._dtype(outcome, str(got.dtype).removeprefix("torch."))):
+            return outcome.problems.append(problem)
         for name in outcome.got:
             if name == "output" or outcome.grad_output is None:
                 self._compare(outcome, name, "values")
@@ -307,14 +309,18 @@ class TrialRun:
             return Problem("kind", Status.WRONG_SHAPE, f"Output is {numbers.shape(facts.shape)}, expected "
                            f"{numbers.shape(expected.shape)}.", f"Return it as {numbers.shape(expected.shape)}: it has as many "
                            "elements." if reshaped else _advice(Status.WRONG_SHAPE, outcome.case))
+        if problem := self._dtype(outcome, facts.dtype):
+            return problem
+        if facts.device.split(":")[0] == self.device.split(":")[0]:
+            return None
+        text = f"Output is on {facts.device}, expected {self.device}."
+        return Problem("kind", Status.WRONG_DEVICE, text, DEFAULT_ADVICE[Status.WRONG_DEVICE])
+
+    def _dtype(self, outcome: Outcome, dtype: str) -> Problem | None:
+        expected = outcome.expected["output"]
         wanted = self.dtype if expected.is_floating_point() else str(expected.dtype).removeprefix("torch.")
-        if facts.dtype != wanted:
-            return Problem("kind", Status.WRONG_DTYPE, f"Output is {facts.dtype}, expected {wanted}.",
-                           DEFAULT_ADVICE[Status.WRONG_DTYPE])
-        if facts.device.split(":")[0] != self.device.split(":")[0]:
-            return Problem("kind", Status.WRONG_DEVICE, f"Output is on {facts.device}, expected {self.device}.",
-                           DEFAULT_ADVICE[Status.WRONG_DEVICE])
-        return None
+        text = f"Output is {dtype}, expected {wanted}."
+        return None if dtype == wanted else Problem("kind", Status.WRONG_DTYPE, text, DEFAULT_ADVICE[Status.WRONG_DTYPE])
 
     def _compare(self, outcome: Outcome, name: str, about: str, reached: jumps.Reach | None = None) -> None:
         got, expected, own = outcome.got[name], outcome.expected[name].double(), outcome.own.get(name)
