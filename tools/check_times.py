@@ -83,8 +83,8 @@ def page(reports: Sequence[CheckReport], what: str) -> str:
     known = [f"{r.name}: {'; '.join(f'{words} {seconds:.1f} s' for words, seconds in _milestones(r))}." for r in reports]
     starts = "; ".join(f"{sum(p.starts for p in r.phases)} and {sum(p.requests for p in r.phases)}" for r in reports)
     text = (f"{what}. Seconds until an answer was known: {' '.join(known)} Processes started and requests sent: {starts}. "
-            "Columns, in seconds: file: waiting for the file's process; float64: waiting for the truth; moved: moving tensors between processes; judge: "
-            "drawing and comparing.")
+            "Columns, in seconds: file: waiting for the file's process; float64: waiting for the truth; moved: moving tensors "
+            "between processes; judge: drawing and comparing.")
     return "\n".join([text, "", *lines, ""])
 
 
