@@ -88,7 +88,7 @@ ROW_WORK = [*WORK[1:2], *WORK[4:10], WORK[11],
 ROW_CONFIGS = [{}, {"POSITIONS": 32, "GRID": 264, "TEAMS": 4}, {"COLUMNS": 128, "POSITIONS": 128, "TEAMS": 1}]
 
 
-@pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.long)])
 def test_channels_last_rows_give_the_same(dtype: str, tmp_path: Path) -> None:
     """channels_last_wgmma: every layer with two of the configs."""
     variant, members = find("channels_last_wgmma", "grad_weight", root=TEMPLATES), []
