@@ -7,6 +7,7 @@ precision = ["fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.groups == 1", "64 * shifts <= COLUMNS", "layer.kernel_d * layer.kernel_h * layer.kernel_w <= 128",
              "min(far + 1, layer.stride_w) <= 16", "stages >= max(2, TEAMS)",
+             "own * wn <= 4",  # with more panels the registers of the copying warps spill
              "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28"]
 min_sm    = 90
 arch      = "sm_90a"

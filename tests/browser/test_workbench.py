@@ -310,7 +310,7 @@ def test_two_gpus_are_shown_side_by_side_and_not_compared(page, tmp_path):
     page.goto(f"{base}compare?compare_a={names[0]}&compare_b={names[1]}")
     page.locator('[data-testid="stDataFrame"] canvas').first.wait_for()
     page.locator('[data-test-script-state="notRunning"]').wait_for()
-    assert "61 pairs of trials, but they ran on different devices, so their times are not compared" in strip(page).inner_text()
+    assert "79 pairs of trials, but they ran on different devices, so their times are not compared" in strip(page).inner_text()
     page.goto(f"{base}bench?sessions={','.join(names)}")
     strip(page).filter(has_text="Measured on NVIDIA H100 80GB HBM3, full size").wait_for()
     page.locator(".st-key-bench_gpu").get_by_text("NVIDIA H200", exact=True).click()

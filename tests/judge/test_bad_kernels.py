@@ -155,7 +155,9 @@ def test_two_blocks_may_change_a_value_with_atomics_or_a_fence(bad_root: Path, t
     built = build_batch(candidates, tmp_path)
     for candidate in candidates:
         result = judge_apart(order(built, candidate, WORKLOAD, scratch))
-        assert isinstance(result, Apart) and result.status == "OK", result
+        assert isinstance(result, Apart) and "Two blocks of one launch" not in result.headline, result
+        # A fence does not order the two blocks. If they run at the same time, one addition may be lost.
+        assert result.status in (["OK"] if candidate.variant.name == "with_atomics" else ["OK", "MISMATCH", "NONDETERMINISTIC"])
 
 
 @pytest.mark.parametrize(("first", "status"), enumerate(

@@ -62,7 +62,10 @@ def in_each_format(one: Candidate) -> list[Candidate]:
 
 
 def shared_memory(variant: Variant, sm: int) -> dict[str, int]:
-    """The default config; where that may ask for more shared memory than the GPU has, the most of it that there is."""
+    """The default config; where that may ask for more shared memory than the GPU has, the most of it that there is. The layers
+    here have too many residues for one default."""
+    if variant.key == "grad_weight/channels_last_wgmma":
+        return {"COLUMNS": 128}
     name, most = "SHARED_KB", gpu_limits(sm)["shared_per_block"] // 1024
     tunable = next((t for t in variant.tune if t.name == name), None)
     if tunable is None or tunable.default <= most:

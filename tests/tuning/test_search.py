@@ -249,7 +249,7 @@ def test_the_chart_tells_searches_apart_by_colour_and_dash(space: RecordedSpace)
     (["{good}", "--searches", "clever"], "There is no search 'clever'; there are surrogate, random, tpe"),
     (["{good}", "--repeats", "0"], "--repeats is 0; give 1 or more"),
     (["{good}", "--space", "gemm"], "No space has 'gemm' in its name"),
-    (["{good}", "--t4", "{folder}/t4.json"], "is not of a session"),
+    (["{good}", "--t4", "{folder}/t4.json"], "is not from a session"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_bad_input_gets_one_sentence(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     places = {"broken": tmp_path / "broken.json", "other": tmp_path / "other.json", "folder": tmp_path,

@@ -4,6 +4,14 @@
 #include "contract/slot_sums.cuh"
 #include "families/channels_last_wgmma/row_stage.cuh"
 #include "families/persistent_packed/packed_split.cuh"
+#include "families/persistent_wgmma/gather_stage.cuh"
+#include "contract/partial_sums.cuh"
+#include "hardware/const_loop.cuh"
+#include "hardware/guarded_load.cuh"
+#include "hardware/mbarrier_await.cuh"
+#include "hardware/pack.cuh"
+#include "hardware/ptx.cuh"
+#include "hardware/wgmma_swizzled.cuh"
 
 template <class Layer, class Tune>
 struct RowSplitPlan {

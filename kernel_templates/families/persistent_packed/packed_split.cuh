@@ -3,6 +3,7 @@
 #pragma once
 #include "families/persistent_packed/packed_source.cuh"
 #include "families/persistent_wgmma/split_plan.cuh"
+#include "contract/weight_launch.cuh"
 
 // Constants that GradSplitPlan needs in addition to the tunables. One warp of four issues copies.
 template <class Tune>

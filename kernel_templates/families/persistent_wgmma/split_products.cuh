@@ -86,7 +86,7 @@ __device__ __forceinline__ void promote_grad_split(const GradSplitSums<Plan>& su
 }
 
 // Stores sums in grad_weight. A thread has all taps of a row for four (ci, co), each a run of K neighbours. All channels
-// exist (Plan::DIRECT), so all places except the first are constants.
+// exist (Plan::DIRECT), so all places but the first are constants.
 template <class Layer, class Plan, int RUN>
 __device__ __forceinline__ void store_grad_split(const GradSplitSums<Plan>& sums, typename Layer::scalar* grad_weight,
                                                  int ci0, int oct0) {
