@@ -22,7 +22,7 @@ from workbench.core.command import parse_layer
 from workbench.core.derived_best import best_or_derived
 from workbench.core.env import find_toolchain
 from workbench.core.gpu import gpu_limits, sm_of
-from workbench.core.layer import BACKWARD, CHANNELS_LAST, DIRECTIONS, FORWARD, LAUNCHES, ConvTranspose, Workload
+from workbench.core.layer import BACKWARD, CHANNELS_LAST, CONTIGUOUS, DIRECTIONS, FORWARD, LAUNCHES, ConvTranspose, Workload
 from workbench.core.precision import CLASSES_OF
 from workbench.core.presets import KERNELBENCH, MODELS
 from workbench.core.space import SearchSpace
@@ -48,24 +48,25 @@ def layers(variant: Variant) -> list[ConvTranspose]:
 
 
 def served(variant: Variant, number: int, dtype: str, form: str, sm: int) -> list[Candidate]:
-    """Of these what runs there; another one comes first for each dtype."""
-    at = number % len(LAYERS)
-    made = (Candidate(variant, layer, dtype, shared_memory(variant, sm), form=form)
-            for layer in (*layers(variant)[at:], *layers(variant)[:at]))
-    return [one for one in made if why_not(one, sm=sm) is None]
+    """Of these what runs there, with the config nearest to the default; another one comes first for each dtype."""
+    at, found = number % len(LAYERS), []
+    for layer in (*layers(variant)[at:], *layers(variant)[:at]):
+        kept = CHANNELS_LAST if variant.default_config.get("CHANNELS_LAST") else CONTIGUOUS
+        space = SearchSpace(variant, layer, dtype, sm, form=form, memory_format=kept)
+        config = space.nearest(variant.default_config | shared_memory(variant, sm))
+        found += [Candidate(variant, layer, dtype, config, form=form)] if config else []
+    return found
 
 
 def in_each_format(one: Candidate) -> list[Candidate]:
     """The candidate, and where the variant has it, that for channels_last activations."""
     native = one.variant.default_for(CHANNELS_LAST)
-    return [one, *([replace(one, config=native)] if native != one.variant.default_config else [])]
+    changed = {name: value for name, value in native.items() if value != one.variant.default_config[name]}
+    return [one, *([replace(one, config={**one.config, **changed})] if changed else [])]
 
 
 def shared_memory(variant: Variant, sm: int) -> dict[str, int]:
-    """The default config; where that may ask for more shared memory than the GPU has, the most of it that there is. The layers
-    here have too many residues for one default."""
-    if variant.key == "grad_weight/channels_last_wgmma":
-        return {"COLUMNS": 128}
+    """The default config; where that may ask for more shared memory than the GPU has, the most of it that there is."""
     name, most = "SHARED_KB", gpu_limits(sm)["shared_per_block"] // 1024
     tunable = next((t for t in variant.tune if t.name == name), None)
     if tunable is None or tunable.default <= most:

@@ -273,8 +273,8 @@ def _random(space: RecordedSpace, count: int, seed: int) -> list[int]:
 
 
 def _tpe(space: RecordedSpace, count: int, seed: int) -> list[int]:
-    """Optuna's TPE, with each tunable as a categorical parameter. Optuna is told "pruned" for a config outside of the space,
-    and the known time for a config that was tried already. Neither counts as an evaluation."""
+    """Optuna's TPE. Each tunable is a categorical parameter. A config outside of the space is reported to Optuna as pruned. A
+    config that was tried already is reported with its known time. Neither counts as an evaluation."""
     optuna = _package("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     values = _values(space)

@@ -256,9 +256,6 @@ class TrialRun:
 
     def compare(self, outcome: Outcome) -> None:
         """Compares `got` with `expected` again, without a call. Without a grad_output nothing of it is a gradient."""
-        got = None if outcome.factors else outcome.got.get("output")
-        if got is not None and (problem := self._dtype(outcome, str(got.dtype).removeprefix("torch."))):
-            return outcome.problems.append(problem)
         for name in outcome.got:
             if name == "output" or outcome.grad_output is None:
                 self._compare(outcome, name, "values")
@@ -327,6 +324,9 @@ class TrialRun:
         if tuple(got.shape) != tuple(expected.shape):
             outcome.problems.append(Problem(about, Status.WRONG_SHAPE, f"{name} is {numbers.shape(got.shape)}, expected "
                                             f"{numbers.shape(expected.shape)}."))
+            return
+        if name == "output" and not outcome.factors and (other := self._dtype(outcome, str(got.dtype).removeprefix("torch."))):
+            outcome.problems.append(other)
             return
         if not got.numel():
             return
