@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -230,6 +231,26 @@ def test_another_layer_is_computed_where_it_was_measured_to_be_faster_near_it(fo
     names["_KNOWN_ON"] = 80                                  # measured on another GPU
     ours, theirs, said = call(subject, NEAR)
     assert torch.equal(ours, theirs) and "on such a GPU" in said["forward"]
+
+
+def test_evidence_that_is_left_out_changes_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    files: list[dict] = []
+    for _ in range(2):
+        recipe, _ = best_recipe(WORK, "sm_90")
+        files.append({"__name__": "exported"})
+        exec(export_text(recipe, arch="sm_90"), files[-1])
+        monkeypatch.setattr("workbench.drive.exporting.best_recipe._may_both_be_near", lambda one, other: True)
+    some, every = files
+    counts = [sum(len(rows) for rows in names["_KNOWN"].values()) for names in files]
+    draw, likely = Random(0), 0
+    for layer, positions, *_ in (r for rows in every["_KNOWN"].values() for r in rows for _ in range(8)):
+        other = tuple(max(int(at < 9 or 11 < at < 15), draw.choice((*[n] * 9, 2 * n, n + 1, n - 1))) if at not in (0, 2) else n
+                      for at, n in enumerate(layer))
+        found = [[kernel.for_layer(other, (1, positions), torch.device("cpu"))[1] for kernel in names["_KERNELS"]]
+                 for names in files]
+        assert found[0] == found[1]
+        likely += sum(found[0])
+    assert counts[0] < counts[1] and likely > 50, (counts, likely)
 
 
 def test_its_own_layer_is_computed_and_what_its_template_does_not_serve_is_pytorchs(folder: Path) -> None:

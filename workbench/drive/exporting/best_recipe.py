@@ -25,6 +25,7 @@ from .recipe import Recipe, fastest
 
 Row = tuple[tuple[int, ...], int, float, dict[str, int]]
 _MOST_ROWS = 12            # the most rows of evidence; the nearest are kept
+_FASTER, _NEAR = 1.2, 2.0  # as in model_new.py.txt
 DEFAULT_ARCH = "sm_90"     # on a machine without a GPU
 
 
@@ -115,6 +116,7 @@ def evidence(candidate: Candidate, arch: str) -> list[Row]:
     """Rows (layer's numbers, positions of the batch, speed-up over PyTorch, tunables that differ from the default) of the
     measured cells of that GPU in the candidate's direction, dtype and precision class, the nearest first. The speed-up is 0 if
     another variant, precision or form was the fastest, or if PyTorch's time is not known. 0 is evidence against the candidate.
+    It is left out if no layer is near both to it and to a layer on which the candidate was faster.
     """
     direction, variant = candidate.direction, candidate.variant
     if candidate.precision not in CLASSED:
@@ -134,7 +136,9 @@ def evidence(candidate: Candidate, arch: str) -> list[Row]:
         tune = {k: v for k, v in entry.config.items() if default.get(k) != v} if ratio else {}
         rows.append((layer, positions, ratio, tune))
     own = tuple(layer_fields(candidate.layer).values())
-    return sorted(rows, key=lambda row: _apart(row[0], own))[:_MOST_ROWS]
+    rows = sorted(rows, key=lambda row: _apart(row[0], own))[:_MOST_ROWS]
+    faster = [row[0] for row in rows if row[2] >= _FASTER]
+    return [row for row in rows if row[2] or any(_may_both_be_near(row[0], other) for other in faster)]
 
 
 def header_notes(entries: Iterable[BestKnown], workload: Workload, arch: str, precision: str) -> list[str]:
@@ -184,6 +188,13 @@ def _of_direction(direction: str, workload: Workload, precision: str, arch: str,
     if found and found.pytorch_precision == "ieee" and found.precision == "tf32":
         return best_or_derived(direction, workload, "ieee", arch, file=file)
     return found
+
+
+def _may_both_be_near(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """False only if the file finds no layer near to both: `_distance` in model_new.py.txt is at least `_apart`, and infinite
+    for layers of different rank."""
+    another_rank = one[3:5] != other[3:5] and 1 in (*one[3:5], *other[3:5])
+    return not another_rank and _apart(one[:15], other[:15]) <= 2 * _NEAR
 
 
 def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> float:
