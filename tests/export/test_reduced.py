@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.shared import require
 from workbench.core.candidate import Candidate
@@ -23,7 +24,7 @@ from workbench.core.template import reduced_files, render, restored
 from workbench.core.toolchain import nvcc_problem
 from workbench.core.variants import TEMPLATES
 from workbench.drive.exporting.best_recipe import best_recipe, header_notes, other_dtypes
-from workbench.drive.exporting.export import export_text
+from workbench.drive.exporting.export import export_text, literal
 from workbench.drive.exporting.recipe import Recipe
 from workbench.measure.build.resources import TORCH_NVCC_FLAGS
 
@@ -48,12 +49,12 @@ def kernels_of(text: str) -> dict[str, object]:
     return {kernel.direction: kernel for kernel in namespace["_KERNELS"]}
 
 
-# The aim is 2 500 lines and 120 000 bytes, and 40 000 of CUDA in a direction. The code alone of these kernels, without comments
-# and blanks, is longer: they serve every size of a layer. So these are the lengths of today, in thousands: lines, bytes, the
-# longest direction. Lower them when a file gets shorter.
-MOST = {"kb57": (3.75, 210, 94), "kb64": (3.4, 190, 94), "kb71": (3.98, 223, 93), "kb72": (4.11, 221, 70),
-        "kb73": (5.4, 295, 132), "kb74": (4.37, 244, 93), "kb75": (3.46, 188, 70), "kb77": (4.92, 268, 92),
-        "kb79": (4.95, 268, 94), "kb81": (4.5, 243, 86)}
+# The aim is 2 500 lines and 120 000 bytes, and 40 000 of CUDA in a direction. The code alone of these files, without comments,
+# blank lines and indentation, has 125 000 bytes or more: they serve every size of a layer. So these are the lengths of today,
+# in thousands: lines, bytes, the longest direction. Lower them when a file gets shorter.
+MOST = {"kb57": (3.58, 199, 89), "kb64": (3.25, 178, 89), "kb71": (3.8, 210, 88), "kb72": (4.03, 216, 66),
+        "kb73": (5.2, 281, 127), "kb74": (4.18, 231, 88), "kb75": (3.39, 184, 67), "kb77": (4.72, 254, 87),
+        "kb79": (4.77, 256, 89), "kb81": (4.42, 238, 84)}
 MOST |= dict.fromkeys(("kb58", "kb61", "kb65", "kb68", "kb69", "kb70", "kb78"), MOST["kb57"])
 
 
@@ -147,6 +148,16 @@ constexpr int CHECKED = 1;
     assert reduced({"a.cuh": HEADER}, [], whole=["a.cuh"]) == {"a.cuh": HEADER}
 
 
+def test_what_a_removed_text_includes_stays_included() -> None:
+    texts = {"a.cuh": "int used();\n", "b.cuh": '#include "a.cuh"\n#include "c.cuh"\nint lost();\n',
+             "c.cuh": '#include "b.cuh"\n#include "d.cuh"\nint lost_too();\n', "d.cuh": "int d();\n"}
+    both = '#include "a.cuh"\n#include "d.cuh"\n'
+    for own in ('#include "b.cuh"\n', '#include "b.cuh"\n#include "d.cuh"\n'):
+        last = "int first() { return used() + d(); }\n"
+        assert reduced({**texts, "e.cu": own + last}, ["first"]) == {
+            "a.cuh": texts["a.cuh"], "d.cuh": texts["d.cuh"], "e.cu": both + last}
+
+
 @pytest.mark.parametrize("odd", ["#ifdef G\nint f() {\n#else\nint g() {\n#endif\n  nobody(); }\n", "int f( {\n",
                                  "template <int N\nint f();\n"])
 def test_a_text_that_is_not_understood_stays_whole(odd: str) -> None:
@@ -178,6 +189,9 @@ template <bool GIVEN> void f() {
     ("tf32x3", "  if (x) if constexpr (THREE) a(); else b(); else c();", None),
     ("tf32", "  if constexpr (ROOM == 9 && !THREE) a(); else b();", "  if constexpr (ROOM == 9 && !THREE) a();"),
     ("tf32", "  if constexpr (precision == Precision::bf16) { if constexpr (THREE) a(); } b();", "   b();"),
+    ("tf32", "#define M(x) \\\n  if constexpr (THREE) { \\\n    a(x); \\\n  } else { \\\n    b(x); \\\n  }",
+     "#define M(x) \\\n  { \\\n    b(x); \\\n  }"),
+    ("tf32", "#define M(x) if constexpr (THREE) { a(x);\n  }}", None),    # its brackets do not match
     ("tf32", "  if constexpr (GIVEN) a();", None),                  # a template's parameter
     ("tf32", "  if constexpr (GUESS == 1) a();", None),             # of the layer
     ("tf32", "  if constexpr (THREE(1)) a();", None),
@@ -193,6 +207,38 @@ def test_branches_of_another_precision_or_type_go(precision: str, body: str, lef
     assert without_statements(KERNEL % body, found) == KERNEL % (body if left is None else left)
 
 
+@pytest.mark.parametrize(("body", "left"), [
+    ("  if constexpr (Tune::ROLL) a();\n  b();", "  b();"), ("  if constexpr (P::ROLLS && GUESS) a();\n  b();", "  b();"),
+    ("  if constexpr (Tune::DEPTH > 2) a();", None),                   # another config of the file has another value
+    ("  struct Deep : Tune { static constexpr int ROLL = 1; };\n  if constexpr (Tune::ROLL) a();", None),
+    ("  static constexpr int ROLL = 1;\n  if constexpr (Tune::ROLL) a(); else b();", None),
+    ("  struct Deep : Tune {};\n  static constexpr int ROLL = 1;\n  if constexpr (Deep::ROLL) a(); else b();", None),
+    ("  static constexpr int ROLL = 1;\n  if constexpr (P::ROLL) a(); else b();",
+     "  static constexpr int ROLL = 1;\n  if constexpr (P::ROLL) a();"),
+])
+def test_branches_of_other_tunables_go(body: str, left: str | None) -> None:
+    text = f"static constexpr bool ROLLS = Tune::ROLL;\ntemplate <class Tune> void f() {{\n{body}\n}}\n"
+    instance = "struct Tune {\n  static constexpr int ROLL = 0;\n  static constexpr int DEPTH = 2;\n};"
+    expected = text if left is None else text.replace(body, left)
+    assert without_statements(text, settled({"a": text}, instance, {"ROLL": 0})["a"]) == expected
+
+
+@pytest.mark.parametrize(("lines", "written"), [
+    ([f"#define A_{n} A_{n - 1} {4 * n + 1} 7" for n in range(2, 9)], ("range(2, 9)", "#define A_<n> A_<n-1> <4n+1> 7")),
+    ([f"f({8 * n}, {n})" for n in (5, 7, 9, 10, 13)], ("(5, 7, 9, 10, 13)", "f(<8n>, <n>)")),
+    ([line for n in range(6) for line in (f"a {n}", f"b {n}")], ("range(0, 6)", "a <n>\nb <n>")),
+    ([f"a {n}" for n in range(4)], None), ([f"a {n} {n * n}" for n in range(9)], None), (["a 1"] * 9, None),
+    ([f"a<nothing> {n}" for n in range(9)], None)])
+def test_lines_that_count_on_are_written_once(lines: list[str], written: tuple[str, str] | None) -> None:
+    text = "\n".join(["// First.", *lines, "last;\n"])
+    told, names = literal(text), {}
+    exec(re.search(r"^def _each.*?\n\n", file_of("kb74")[0], re.M | re.S)[0], {"re": re}, names)
+    assert eval(told, names) == text
+    assert ("_each(" in told) == bool(written)
+    if written:
+        assert told.startswith(f'r"""// First.\n""" + _each({written[0]}, r"""{written[1]}\n""")')
+
+
 @pytest.mark.parametrize(("part", "kept"), [("a(b);", True), ("a(b); c;", True), ("a(b); // d", True), ("a();", False),
                                             ("a(b); e;", False), ("b(a);", False), ("#define D\na(b);", False)])
 def test_a_part_keeps_what_is_used_and_has_nothing_of_its_own(part: str, kept: bool) -> None:
@@ -206,8 +252,12 @@ def test_each_kernel_of_the_best_files_is_the_one_that_was_judged() -> None:
         text, chosen, kernels = file_of(name)
         assert set(kernels) == set(chosen) and text.count("enum class Precision") == 1
         assert "__CUDACPU__" not in text and "ptx_emulation" not in text and " emulator" not in text.lower()
-        again = reduced_files([(c, render(c)) for c in chosen.values()])
-        assert all(f'"{path}": r"""{part}"""' in text for path, part in again.items())
+        names = next(iter(kernels.values())).source.__globals__
+        configs = {c: [{**c.variant.config({}), **tune} for *_, ratio, tune in
+                       names["_KNOWN"].get((c.variant.key, torch.float32, c.precision), ()) if ratio] for c in chosen.values()}
+        again = reduced_files([(c, render(c)) for c in chosen.values()], configs)
+        assert names["_TEXTS"] == again
+        assert not re.search(r"README\.md|#pragma once|  \\$", "\n".join(again.values()), re.M)
         for direction, kernel in kernels.items():
             judged = render(chosen[direction])
             assert f"candidate {judged.candidate_id}" in kernel.name

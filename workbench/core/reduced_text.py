@@ -15,6 +15,7 @@ _ASKS = re.compile(r"\s*(&&|\|\||!|\(|\)|defined\s*\(\s*\w+\s*\)|defined\s+\w+|(
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*\n?', re.M)
 _EMPTY_IF = re.compile(r"^[ \t]*#[ \t]*if[^\n]*\n(?:\s*|[ \t]*#[ \t]*else[^\n]*\n)*[ \t]*#[ \t]*endif[^\n]*\n?", re.M)
 _BYTES = {"float": 4, "double": 8, "__half": 2, "__nv_bfloat16": 2}
+_MACRO_HEAD = re.compile(r"[ \t]*#[ \t]*define[ \t]+\w+\([^()]*\)")
 _FUNCTION_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(", re.M)
 
 
@@ -43,24 +44,43 @@ def without_branches(text: str, known: Mapping[str, bool]) -> str:
     return "".join([*kept, text[at:]])
 
 
-def settled(texts: Mapping[str, str], instance: str) -> dict[str, dict[int, bool]]:
-    """Name of a text -> the place of an `if constexpr` in it -> the value of its condition, if the precision and type of the
-    kernel determine it. `texts`: all texts of one kernel. `instance`: its `Layer` and `Tune`. A name counts as known if all its
-    declarations have the same value."""
-    codes = {name: [t for t in tokens_of(text) if t.kind != "comment"] for name, text in texts.items()}
-    known = _Known(codes.values(), instance)
-    return {name: {code[at].start: bool(found) for at in range(1, len(code) - 2) if code[at].text == "constexpr"
-                   and code[at - 1].text == "if" and (found := known.value(code[at + 2:matching(code, at + 1) - 1], code)
-                                                      ) is not None} for name, code in codes.items()}
+def settled(texts: Mapping[str, str], instance: str, tune: Mapping[str, int] | None = None) -> dict[str, dict[int, bool]]:
+    """Name of a text -> the place of an `if constexpr` in it -> the value of its condition, if the precision, the type and the
+    tunables of the kernel determine it. `texts`: all texts of one kernel. `instance`: its `Layer` and `Tune`. `tune`: the
+    tunables that have the same value wherever the text is used. A name counts as known if all its declarations have the same
+    value."""
+    codes = {name: _codes(text) for name, text in texts.items()}
+    known = _Known([code[0] for code in codes.values()], instance, tune or {})
+    return {name: {code[at].start: bool(found) for code in parts for at in range(1, len(code) - 2)
+                   if code[at].text == "constexpr" and code[at - 1].text == "if"
+                   and (found := known.value(code[at + 2:matching(code, at + 1) - 1], code)) is not None}
+            for name, parts in codes.items()}
 
 
 def without_statements(text: str, answers: Mapping[int, bool]) -> str:
     """The text without the branches of `if constexpr` that are never taken. `answers`: those of `settled`."""
     if not answers or not is_balanced(text):
         return text
-    every = tokens_of(text)
-    code = [t for t in every if t.kind != "comment"]
-    spans = []
+    comments = [t for t in tokens_of(text) if t.kind == "comment"]
+    spans = [span for code in _codes(text) for span in _never_taken(text, code, comments, answers)]
+    return without_spans(text, [(a, b) for a, b in spans if not any(
+        c <= a and b <= d and (a, b) != (c, d) for c, d in spans)])
+
+
+def _codes(text: str) -> list[Sequence[Token]]:
+    """The tokens of the text without comments, then those of the body of each function-like macro."""
+    code = [t for t in tokens_of(text) if t.kind != "comment"]
+    found: list[Sequence[Token]] = [code]
+    for token in code:
+        head = _MACRO_HEAD.match(token.text) if token.kind == "directive" else None
+        if head and is_balanced(body := token.text[head.end():]):
+            at = token.start + head.end()
+            found.append([Token(t.kind, t.text, t.start + at, t.end + at) for t in tokens_of(body) if t.kind != "comment"])
+    return found
+
+
+def _never_taken(text: str, code: Sequence[Token], comments: Sequence[Token], answers: Mapping[int, bool]
+                 ) -> Iterator[tuple[int, int]]:
     for at, token in enumerate(code):
         if token.start not in answers:
             continue
@@ -70,18 +90,17 @@ def without_statements(text: str, answers: Mapping[int, bool]) -> str:
         other = _statement(code, end + 1) if end < len(code) and code[end].text == "else" else end
         if answers[token.start]:
             if in_block or other == len(code) or code[other].text != "else":   # else the next `else` would be this one's
-                spans.append((code[end - 1].end, code[other - 1].end))
+                yield code[end - 1].end, code[other - 1].end
         elif other > end:
-            spans.append((first.start, code[end + 1].start))
+            yield first.start, code[end + 1].start
         elif not in_block:       # it is the only statement of a loop or a condition, which needs one: an empty statement stays
-            spans.append((first.start, code[end - 1].start) if code[end - 1].text == ";" else
-                         (first.start, code[body].start))
-            if code[end - 1].text != ";":
-                spans.append((code[body].end, code[end - 1].start))
+            if code[end - 1].text == ";":
+                yield first.start, code[end - 1].start
+            else:
+                yield first.start, code[body].start
+                yield code[body].end, code[end - 1].start
         else:
-            spans.append(_with_lines(text, first.start, code[end - 1].end, [t for t in every if t.kind == "comment"]))
-    return without_spans(text, [(a, b) for a, b in spans if not any(
-        c <= a and b <= d and (a, b) != (c, d) for c, d in spans)])
+            yield _with_lines(text, first.start, code[end - 1].end, comments)
 
 
 def reduced(texts: Mapping[str, str], roots: Iterable[str], *, whole: Iterable[str] = ()) -> dict[str, str]:
@@ -96,8 +115,7 @@ def reduced(texts: Mapping[str, str], roots: Iterable[str], *, whole: Iterable[s
     used.reach([p for found in pieces.values() for p in found or ()])
     result = {name: text if (found := pieces[name]) is None else _cut(text, found, used) for name, text in texts.items()}
     result = {name: text for name, text in result.items() if text}
-    return {name: _INCLUDE.sub(lambda line: line[0] if line[1] in result or line[1] not in texts else "", text)
-            for name, text in result.items()}
+    return {name: _with_includes(text, texts, result) for name, text in result.items()}
 
 
 def without_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
@@ -205,17 +223,17 @@ def _statement(code: Sequence[Token], at: int) -> int:
 
 
 class _Known:
-    """The values of the constants in a kernel's texts, as far as its precision and its type determine them."""
+    """The values of the constants in a kernel's texts, as far as its precision, its type and its tunables determine them."""
 
     _LEVELS = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/", "%"))
 
-    def __init__(self, codes: Iterable[Sequence[Token]], instance: str) -> None:
+    def __init__(self, codes: Iterable[Sequence[Token]], instance: str, tune: Mapping[str, int]) -> None:
         codes = [*codes]
         self.precisions = set(re.findall(r"Precision::(\w+)", instance))
         self.bytes = {_BYTES.get(scalar) for scalar in re.findall(r"using scalar = (\w+);", instance)}
         self.values: dict[str, int | None] = {}    # name -> its value; unknown names are absent
         found: dict[str, list[tuple[Sequence[Token], Sequence[Token]]]] = {}
-        other = set(words(instance))   # tunables are not used, because another config has other values
+        other = set[str]()
         for code in codes:
             declared = set()
             for at, token in enumerate(code):
@@ -227,8 +245,13 @@ class _Known:
                     self.precisions.add(code[at + 2].text)
             other |= {t.text for at, t in enumerate(code) if t.kind == "word" and at not in declared and at
                       and code[at - 1].kind == "word" and code[at - 1].text not in ("return", "else", "case")}
-        found = {name: [(value, code) for value, code in all_of if not _copies(value, name)]
-                 for name, all_of in found.items() if name.isupper() and name not in other}
+        found = {name: kept for name, all_of in found.items() if name.isupper() and name not in other
+                 and (kept := [(value, code) for value, code in all_of if not _copies(value, name)])}
+        self.tune = {name: value for name, value in tune.items() if name not in found and name not in other}
+        self.values.update(self.tune)
+        if any(code[at - 1].text == ":" and code[at].text == "Tune" for code in codes for at in range(1, len(code))):
+            # A struct that inherits from Tune: a constant with the name of a tunable may be either.
+            found = {name: all_of for name, all_of in found.items() if name not in words(instance)}
         while any([self._settle(name, all_of) for name, all_of in found.items() if name not in self.values]):
             continue
 
@@ -310,7 +333,7 @@ class _Known:
             return path[-1]
         if self._at < len(self._words) and self._words[self._at].text in ("(", "<"):
             raise ValueError("a call or a template")
-        return self.values.get(path[-1])
+        return (self.tune if path[0] == "Tune" else self.values).get(path[-1])
 
     def _size(self, named: Sequence[Token]) -> int | None:
         """The size of the layer's type. None for another type, because a template parameter may be any type."""
@@ -398,6 +421,23 @@ def _cut(text: str, pieces: Sequence[Piece], used: _Used) -> str:
     while (shorter := _EMPTY_IF.sub("", text)) != text:
         text = shorter
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
+
+
+def _with_includes(text: str, texts: Mapping[str, str], kept: Mapping[str, str]) -> str:
+    """The text, in which an include of a removed text is replaced by the includes of that text: what it includes may be used
+    without an include of its own."""
+    there = set(_INCLUDE.findall(text))
+
+    def instead_of(name: str, removed: set[str]) -> Iterator[str]:
+        for inner in _INCLUDE.findall(texts[name]):
+            if inner in kept and inner not in there:
+                there.add(inner)
+                yield f'#include "{inner}"\n'
+            elif inner in texts and inner not in kept and inner not in removed:
+                yield from instead_of(inner, removed | {inner})
+
+    return _INCLUDE.sub(lambda line: line[0] if line[1] in kept or line[1] not in texts
+                        else "".join(instead_of(line[1], {line[1]})), text)
 
 
 def _unused(text: str, pieces: Sequence[Piece], used: _Used) -> Iterator[tuple[int, int]]:

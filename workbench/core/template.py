@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,11 @@ from .variants import TEMPLATES, Variant
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.M)
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.M)
+_TUNABLE = re.compile(r"static constexpr int (\w+) = (-?\d+);")
+# Only useful in the folder of the templates: the include guard, the reference to a family's README, and the blanks that align
+# the line ends of a macro.
+_ONLY_HERE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*\n\n?|^// \S+/README\.md has a picture and the words\.\n\n?"
+                        r"| README\.md has the words\.$|(?<=\S)[ \t]+(?= \\\n)", re.M)
 _TUNE_USE = re.compile(r"\bTune::([A-Za-z_]\w*)")
 _LAYER_USE = re.compile(r"\b(?:Layer::|layer\.)([a-z]\w*)")
 _MACRO = {FORWARD: "KW_EXPORT_FORWARD", GRAD_INPUT: "KW_EXPORT_GRAD_INPUT", GRAD_WEIGHT: "KW_EXPORT_GRAD_WEIGHT",
@@ -114,10 +119,11 @@ def files_of(candidate: Candidate, rendered: Rendered) -> tuple[tuple[str, str],
             (place(variant), own[own.index("*/") + 2:].lstrip("\n")))
 
 
-def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]]) -> dict[str, str]:
+def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]],
+                  configs: Mapping[Candidate, Sequence[Mapping[str, int]]] | None = None) -> dict[str, str]:
     """The files of these renderings, each once, without code that none of them runs: branches for the emulator or for another
-    direction, and unused declarations. A file that is not a shipped template stays whole. Raises `RenderError` if two files
-    have the same name."""
+    direction, and unused declarations. `configs`: the other configs in which a candidate's text is built, for other layers. A
+    file that is not a shipped template stays whole. Raises `RenderError` if two files have the same name."""
     files: dict[str, str] = {}
     directions: dict[str, set[str]] = {}
     own: set[str] = set()
@@ -134,10 +140,13 @@ def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]]) -> dict[str, st
     answers: dict[str, list[dict[int, bool]]] = {}
     for candidate, rendered in kernels:
         used = {name: texts[name] for name, _ in files_of(candidate, rendered)}
-        for name, found in settled(used, rendered.instance).items():
+        others = (configs or {}).get(candidate, ())
+        tune = {n: v for n, v in candidate.config.items() if all(other.get(n) == v for other in others)}
+        for name, found in settled(used, rendered.instance, tune).items():
             answers.setdefault(name, []).append(found)
     texts = {name: text if name in own else without_statements(text, _common(answers[name])) for name, text in texts.items()}
-    return reduced(texts, words("\n".join(_tail(r) for _, r in kernels)), whole=own)
+    texts = reduced(texts, words("\n".join(_tail(r) for _, r in kernels)), whole=own)
+    return {name: text if name in own else _ONLY_HERE.sub("", text) for name, text in texts.items()}
 
 
 def restored(source: str) -> str:
@@ -166,7 +175,8 @@ def restored(source: str) -> str:
     for name in ["contract/export.cuh", *known, *([] if (TEMPLATES / template).is_file() else names[:-2]), template]:
         take(name)
     resolved = {name: without_branches(text, _known({direction})) for name, text in full.items()}
-    answers = settled(resolved, last)
+    tune = {name: int(value) for name, value in _TUNABLE.findall(last.partition("struct Tune {")[2])}
+    answers = settled(resolved, last, tune)
     least = {name: without_statements(text, answers[name]) for name, text in resolved.items()}
     own = {name: _joined(text) for name, text in reduced(least, words(last)).items()}
     same = {name: keeps(parts.get(name, ""), own.get(name, ""), _joined(resolved[name])) for name in full}

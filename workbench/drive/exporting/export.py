@@ -44,6 +44,8 @@ _ABOUT_TF32 = (
     "PyTorch computes a float32 convolution in TF32 if torch.backends.cudnn.allow_tf32 is True, which is the default.",
     "A kernel in ieee or tf32x3 is then more exact than PyTorch. The results may differ by 1e-3.")
 _WIDTH = 116         # characters of a line of the docstring
+_NUMBER = re.compile(r"\d+")
+_LEAST_SERIES = 5    # so many repetitions of a line are written as a pattern
 # KernelBench searches the text of an answer for these words and rejects it; `except` counts only outside comments.
 _FORBIDDEN = (r"\bpass\b", r"\btry\s*:")
 _FORBIDDEN_IN_CODE = (r"\bexcept\b", r"\bimport\s+threading\b")
@@ -82,6 +84,8 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
     served = [c for c, _ in every if not c.variant.name.startswith("naive")]
     rules = {c.variant.key: _rule(c) for c in served}
     known = {(c.variant.key, c.dtype, c.precision): evidence(c, arch) for c in served} if arch else {}
+    configs = {c: [{**c.variant.config({}), **tune} for *_, ratio, tune in known.get((c.variant.key, c.dtype, c.precision), ())
+                   if ratio] for c in served}
     parts = {"DOCSTRING": _docstring(recipes, kernels, constructor, notes), "NAME": _name(every),
              "DTYPES": " or ".join(dict.fromkeys(r.workload.dtype for r in recipes)),
              "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(first.layer, constructor, class_name) if class_name else "",
@@ -92,7 +96,7 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
              "KNOWN_ON": str(sm_of(arch) if arch else None),
              "KNOWN": _rows(f'("{key}", torch.{dtype}, "{precision}"): [{_rows(map(repr, rows), 8)}    ]'
                             for (key, dtype, precision), rows in known.items() if rows),
-             "TEXTS": _rows((f'"{name}": {_literal(text)}' for name, text in reduced_files(every).items()), 0)}
+             "TEXTS": _rows((f'"{name}": {literal(text)}' for name, text in reduced_files(every, configs).items()), 0)}
     text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], _FIXED.read_text(encoding="utf-8"))
     _check_words(text)
     return text
@@ -161,6 +165,22 @@ def module_order(text: str, workload: Workload, *, device: str, scratch: Path, p
     """The order to judge an exported file. `preset`: the preset whose constructor the file has."""
     return ModuleOrder(text, workload, tuple(constructor_arguments(workload.layer, preset)), device, scratch, class_name,
                        attribute=preset.attribute if preset else "")
+
+
+def literal(text: str) -> str:
+    """A Python expression for this text. If possible it consists of raw strings over several lines. Lines that differ only in
+    numbers, which increase in step, are written once, as a pattern for `_each`."""
+    if '"""' in text or text.endswith(("\\", '"')) or "\r" in text:
+        return repr(text)
+    lines = text.splitlines(keepends=True)
+    parts, begin, at = [], 0, 0
+    while at < len(lines):
+        if (series := max((_series(lines, at, period) for period in (1, 2, 3)), key=lambda found: found[0]))[0]:
+            parts += [*_raw("".join(lines[begin:at])), series[1]]
+            begin = at = at + series[0]
+        else:
+            at += 1
+    return " + ".join([*parts, *_raw("".join(lines[begin:]))]) or '""'
 
 
 def _docstring(recipes: Sequence[Recipe], kernels: Sequence[Sequence[tuple[Candidate, Rendered]]], preset: Preset | None,
@@ -317,11 +337,35 @@ def _rows(items: Iterable[str], indent: int = 4) -> str:
     return "\n" + "".join(lines) if lines else ""
 
 
-def _literal(text: str) -> str:
-    """A Python literal for this text. If possible it is a raw string over several lines."""
-    if '"""' in text or text.endswith(("\\", '"')) or "\r" in text:
-        return repr(text)
-    return f'r"""{text}"""'
+def _raw(text: str) -> list[str]:
+    return [f'r"""{text}"""'] if text else []
+
+
+def _series(lines: Sequence[str], at: int, period: int) -> tuple[int, str]:
+    """(how many lines from there on repeat the first `period` lines with other numbers, the call that writes them); (0, "") if
+    they are few. n is the number that increases least."""
+    first, second = ("".join(lines[at + i * period:at + (i + 1) * period]) for i in (0, 1))
+    shape = _NUMBER.sub("#", first)
+    one, two = (list(map(int, _NUMBER.findall(block))) for block in (first, second))
+    steps = [b - a for a, b in zip(one, two, strict=False) if b > a]
+    if _NUMBER.sub("#", second) != shape or not steps or re.search(r"<\d*n", first):
+        return 0, ""
+    base = next(i for i, (a, b) in enumerate(zip(one, two, strict=True)) if b - a == min(steps))
+    factors = [(b - a) // min(steps) for a, b in zip(one, two, strict=True)]
+    bases: list[int] = []
+    while block := "".join(lines[at + len(bases) * period:at + (len(bases) + 1) * period]):
+        found = list(map(int, _NUMBER.findall(block)))
+        if _NUMBER.sub("#", block) != shape or any(
+                a + f * (found[base] - one[base]) != b for a, b, f in zip(one, found, factors, strict=True)):
+            break
+        bases.append(found[base])
+    if len(bases) < _LEAST_SERIES:
+        return 0, ""
+    told = iter(str(a) if not f else f"<{f if f != 1 else ''}n{a - f * one[base] or '':{'+' if a != f * one[base] else ''}}>"
+                for a, f in zip(one, factors, strict=True))
+    every = range(bases[0], bases[-1] + 1)
+    numbers = f"range({every.start}, {every.stop})" if list(every) == bases else repr(tuple(bases))
+    return len(bases) * period, f'_each({numbers}, r"""{_NUMBER.sub(lambda _: next(told), first)}""")'
 
 
 def _argument(value: Any) -> Any:
