@@ -1,6 +1,7 @@
 """Writes a recipe as one self-contained Python file: `ModelNew` with the CUDA text that was judged.
 
-`model_new.py.txt` is the fixed part of that file. This module writes its docstring, the class and the CUDA sources.
+`model_new.py.txt` is the fixed part of that file. This module writes its docstring, the class and the CUDA sources. Lines
+between `@IF word@` and `@END@` stand only in files whose CUDA texts have that word.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _PRECISION = {
 _ABOUT_TF32 = (
     "PyTorch computes a float32 convolution in TF32 if torch.backends.cudnn.allow_tf32 is True, which is the default.",
     "A kernel in ieee or tf32x3 is then more exact than PyTorch. The results may differ by 1e-3.")
+_IF = re.compile(r"@IF (\S+)@\n(.*?)(?:@ELSE@\n(.*?))?@END@\n", re.S)   # lines for files whose CUDA texts have that word
 _WIDTH = 116         # characters of a line of the docstring
 _NUMBER = re.compile(r"\d+")
 _LEAST_SERIES = 5    # so many repetitions of a line are written as a pattern
@@ -97,7 +99,8 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
              "KNOWN": _rows(f'("{key}", torch.{dtype}, "{precision}"): [{_rows(map(repr, rows), 8)}    ]'
                             for (key, dtype, precision), rows in known.items() if rows),
              "TEXTS": _rows((f'"{name}": {literal(text)}' for name, text in reduced_files(every, configs).items()), 0)}
-    text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], _FIXED.read_text(encoding="utf-8"))
+    text = _IF.sub(lambda m: m[2] if m[1] in parts["TEXTS"] else m[3] or "", _FIXED.read_text(encoding="utf-8"))
+    text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], text)
     _check_words(text)
     return text
 
