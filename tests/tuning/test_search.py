@@ -121,6 +121,15 @@ def test_the_search_finds_the_best_of_a_kernel_like_space(space: RecordedSpace) 
     assert done["surrogate"].score > 0.5 > done["random"].score + 0.2
 
 
+def test_every_fourth_proposal_is_a_neighbour_of_the_best(space: RecordedSpace) -> None:
+    """It differs from the best config in at most two tunables. The others go further: not all of them are neighbours."""
+    seen = told(space, [int(i) for i in np.random.default_rng(1).choice(len(space.ms), 40, replace=False)])
+    best = space.configs[min((one for one in seen[:-1] if one.ms is not None), key=lambda one: one.ms).point]
+    changes = [sum(space.configs[i][name] != best[name] for name in best)
+               for i in propose(space.points, seen[:-1], [seen[-1].point], 20, seed=0)]
+    assert all(count <= 2 for count in changes[3::4]) and max(changes) > 2
+
+
 def test_failures_and_early_stops_teach_the_search(space: RecordedSpace) -> None:
     seen = told(space, [int(i) for i in np.random.default_rng(0).choice(len(space.ms), 60, replace=False)])
     proposed = propose(space.points, seen, (), 20, seed=0)

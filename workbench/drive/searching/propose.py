@@ -1,8 +1,9 @@
 """Proposes the points to try next, from the results so far. The first proposals are the best of a known ranking, a few of each
 family, and points far from each other. Later proposals come from a Gaussian process over the log of the time, which predicts
-where an improvement is likely. A point without a result yet counts as if it had the predicted time. The process has a Matern
-5/2 kernel with one length for each feature. The lengths are fitted to the measured times by maximum likelihood with a weak
-prior. The code needs only NumPy, and a proposal takes milliseconds. docs/tuning.md compares it with other searches.
+where an improvement is likely. Every fourth of them is a neighbour of the best point. A point without a result yet counts as if
+it had the predicted time. The process has a Matern 5/2 kernel with one length for each feature. The lengths are fitted to the
+measured times by maximum likelihood with a weak prior. The code needs only NumPy, and a proposal takes milliseconds.
+docs/tuning.md compares it with other searches.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ RANKED_OF_ALL = 8    # these are shared evenly among the families, but at least 
 FAILED_AS = 0.75     # a failed point counts as slower than this share of the measured ones
 # Above the median, differences of log time are multiplied by this, because differences among slow points matter little.
 CURBED = 0.5
+# Only what improves on the best time by more than this counts as an improvement. The unit is the standard deviation of the
+# results. Otherwise the model's small gains around a local optimum outweigh the chance of a better one elsewhere.
+MARGIN = 0.2
+# Every fourth point is the fastest prediction among those that differ from the best one in at most two tunables.
+NEIGHBOUR_EVERY, NEIGHBOUR_CHANGES = 4, 2
 FITTED, BELIEVED = 128, 256   # the most points to which the lengths are fitted, and from which times are predicted
 CANDIDATES = 5000    # the most points whose times are predicted
 NEAR_BEST = 1500     # this many of them are the nearest to the best points
@@ -71,7 +77,7 @@ def _threads() -> ThreadpoolController:
 
 
 def _likely(points: Points, seen: tuple[Seen, ...], waiting: Sequence[int], count: int, seed: int) -> list[int]:
-    """The points of the greatest expected improvement, one after the other."""
+    """The points of the greatest expected improvement, and some neighbours of the best point, one after the other."""
     features = _features(points)
     times = _times(seen)
     places = np.array([one.point for one in seen])
@@ -81,18 +87,23 @@ def _likely(points: Points, seen: tuple[Seen, ...], waiting: Sequence[int], coun
     taken[places] = True
     taken[list(waiting)] = True
     candidates = _candidates(features, taken, places[np.argsort(times)[:8]], seed, len(seen))
-    mean, deviation = times.mean(), times.std() + 1e-9
-    scaled = (times - mean) / deviation
+    scaled = (times - times.mean()) / (times.std() + 1e-9)
     asked = np.concatenate([candidates, np.array(waiting, int)])
     belief = _Belief(kernel, features[places[used]], scaled[used], features[asked])
     for i in range(len(candidates), len(asked)):
         belief.suppose(i)
-    best = float(min(value for value, one in zip(scaled, seen, strict=True) if one.ms is not None))
+    value, best = min((value, one.point) for value, one in zip(scaled, seen, strict=True) if one.ms is not None)
+    beat = float(value) - MARGIN
+    near = _neighbours(points, best, candidates)
+    mean = belief.mean[:len(candidates)].astype(np.float64)
     chosen: list[int] = []
     open_ = np.ones(len(candidates), bool)
     while len(chosen) < count:
-        gain = _log_improvement(belief.mean[:len(candidates)].astype(np.float64), belief.deviation[:len(candidates)], best)
-        place = int(np.argmax(np.where(open_, gain, -np.inf)))
+        if (len(seen) + len(waiting) + len(chosen) + 1) % NEIGHBOUR_EVERY == 0 and (near & open_).any():
+            place = int(np.argmin(np.where(near & open_, mean, np.inf)))
+        else:
+            gain = _log_improvement(mean, belief.deviation[:len(candidates)], beat)
+            place = int(np.argmax(np.where(open_, gain, -np.inf)))
         if not open_[place]:
             rest = set(np.flatnonzero(~taken).tolist()) - set(chosen)
             return [*chosen, *sorted(rest)[:count - len(chosen)]]
@@ -150,8 +161,18 @@ def _candidates(features: Floats, taken: NDArray[np.bool_], best: NDArray[np.int
     return np.sort(left[np.concatenate([near, drawn])])
 
 
+def _neighbours(points: Points, best: int, candidates: NDArray[np.int_]) -> NDArray[np.bool_]:
+    """Which candidates belong to the best point's family and differ from it in at most NEIGHBOUR_CHANGES tunables."""
+    rows, row = points.features[candidates], points.features[best]
+    changes = ((rows != row) & ~(np.isnan(rows) & np.isnan(row))).sum(1)
+    family = np.array([points.families[i] == points.families[best] for i in candidates], bool)
+    near: NDArray[np.bool_] = family & (changes <= NEIGHBOUR_CHANGES)
+    return near
+
+
 def _log_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
-    """The log of the expected improvement. For z far below 0 the asymptotic formula is used, because the plain one gives 0."""
+    """The log of the expected improvement on `best`. For z far below 0 the asymptotic formula is used, because the plain one
+    gives 0."""
     z = (best - mean) / deviation
     density = np.exp(-0.5 * z * z) / sqrt(2 * pi)
     plain = density + z * _normal(z)
