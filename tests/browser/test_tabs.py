@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.browser.conftest import ROOT
+from tests.page.test_page import with_a_template_that_does_not_compile
 from tests.page.test_report import CPU, trial
 from tests.shared import ticked
 from workbench.core.candidate import Candidate
@@ -246,6 +247,27 @@ def test_what_was_wrong_on_the_screen_is_told_as_it_is(page, tmp_path):
     editor.wait_for()
     assert editor.bounding_box()["width"] > 900 and tab.get_by_label("memory, GiB").input_value() == "8"
     assert not page.foreign, page.foreign
+
+
+@pytest.mark.long
+def test_a_template_that_nobody_chose_is_in_no_exported_file(tmp_path, monkeypatch, request):
+    """The first template in reading order does not compile. The file is verified and downloaded without it."""
+    with_a_template_that_does_not_compile(tmp_path, monkeypatch)
+    page = request.getfixturevalue("page")  # its server reads these templates
+    tab = open_tab(page, "/export?session=own")
+    assert "model_new_kb74.py is not verified yet" in tab.locator(".strip").first.inner_text()
+    boxes = {d: tab.get_by_role("combobox", name=re.compile(f"{d}$")).input_value()
+             for d in ("forward", "grad_input", "grad_weight")}
+    assert boxes["forward"].startswith("naive_gather") and boxes["grad_input"] == boxes["grad_weight"] == "PyTorch"
+    assert "aaa_broken" not in text(tab)
+    tab.get_by_role("button", name="Verify", exact=True).click()
+    tab.locator(".strip", has_text=re.compile("[✓✕!] [A-Z_]+")).first.wait_for()
+    assert "✓ VERIFIED" in tab.locator(".strip").first.inner_text()
+    with tab.expect_download() as taken:
+        tab.get_by_role("button", name="Download", exact=True).click()
+    taken.value.save_as(tmp_path / "model_new.py")
+    assert "naive_gather" in (tmp_path / "model_new.py").read_text()
+    assert "aaa_broken" not in (tmp_path / "model_new.py").read_text()
 
 
 def text_of_sidebar(tab) -> str:

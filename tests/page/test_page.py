@@ -358,6 +358,10 @@ def test_without_a_right_candidate_there_is_nothing_to_export(tmp_path, monkeypa
 
 @pytest.fixture
 def one_that_does_not_compile(tmp_path, monkeypatch) -> Path:
+    return with_a_template_that_does_not_compile(tmp_path, monkeypatch)
+
+
+def with_a_template_that_does_not_compile(tmp_path: Path, monkeypatch) -> Path:
     """A session with a right naive_gather, and the first template in reading order, which nobody chose, does not compile."""
     root = shutil.copytree(TEMPLATES, tmp_path / "templates")
     text = (root / "forward" / "naive_gather.cu").read_text()
