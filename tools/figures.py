@@ -252,9 +252,9 @@ def parameter(browser: Any) -> None:
             times = []
             for value in ("2", "3", "4", "2", "3", "4", "2"):
                 page.get_by_label("stride", exact=True).fill(value)
-                before = page.evaluate("document.querySelector('.kwsvg').dataset.shown")
+                before = page.evaluate("document.querySelector('.kwsvg').dataset.changes")
                 times.append(taking(page, lambda: page.get_by_label("stride", exact=True).press("Enter"),
-                                    "before => document.querySelector('.kwsvg').dataset.shown !== before", before))
+                                    "before => document.querySelector('.kwsvg').dataset.changes !== before", before))
                 page.wait_for_function(SETTLED)
             beside(f"parameter to picture{name}", times[1:], 0.3)
 

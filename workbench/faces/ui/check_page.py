@@ -62,7 +62,7 @@ def _shown(check: Check | None) -> None:
     _elsewhere(check)
     if missing := st.session_state.get("check_missing"):
         theme.html(theme.strip("BAD INPUT", missing, "Nothing was started."))
-    strip = st.empty()
+    strip = st.container()
     if check is None:
         with strip:
             theme.html(theme.strip("READY", "Nothing checked yet", "Choose a reference, paste or upload a file that "
@@ -72,7 +72,7 @@ def _shown(check: Check | None) -> None:
             st.rerun()
         return
     if not check.done:
-        with strip.container():
+        with strip:
             _live_strip(check)
         return
     if check.report is None:

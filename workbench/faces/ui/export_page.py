@@ -67,7 +67,7 @@ def draw() -> None:
         return
     known_by = (path, state.stamp(path), str(workload))
     here = _here(*known_by, workload)
-    strip = st.empty()
+    strip = st.container()
     grid = st.grid(2, min_column_width=470, gap="medium")
     left, right = grid.container(), grid.container()
     top = left.container()
@@ -90,7 +90,7 @@ def draw() -> None:
                  preset, class_name)
     under_way = _proofs().get(_digest(text, device))
     if under_way is not None and not under_way.done():
-        with strip.container():
+        with strip:
             _live_strip(under_way, file.name, _digest(text, device))
         proof = None
     else:

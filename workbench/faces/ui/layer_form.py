@@ -93,6 +93,18 @@ def layer_form(variants: list[Variant], *, tuning: bool = False) -> Choice:
         return _rest(workload, tuple(problems.values()), values["dtype"], variants, precision_slot, tuning=tuning)
 
 
+def layer_of_fields() -> Workload | None:
+    """The layer of the fields, before they are drawn; None if a value is wrong."""
+    _seed()
+    fields = st.session_state
+    try:
+        values: dict[str, Value] = {name: _parsed(name, fields[name]) for name in _FIELDS}
+        return _workload({**values, "dtype": fields["dtype"], "memory_format": fields["memory_format"],
+                          "bias": fields["bias"] == "yes"})
+    except BadRequest:
+        return None
+
+
 def show(workload: Workload, device: str, session: str) -> None:
     """Fill the form with that workload; used by callbacks of buttons."""
     layer = workload.layer

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
 from html import escape
 
@@ -24,6 +25,14 @@ _HINT = "hover an output to see its formula"
 _Drawn = tuple[str, str, float, str]         # legend and note, SVG inside, height, formula
 
 
+@lru_cache(maxsize=8)
+def _svg(shown: Workload | ConvTranspose, wanted: tuple[int, ...] | None) -> str:
+    prefix = f"k{sha256(repr((shown, wanted)).encode()).hexdigest()[:8]}_"
+    parts = [_drawn(group, wanted and tuple(wanted[i] for i in dimensions), prefix, name)
+             for group, dimensions, name in _groups(shown)]
+    return f'<figure class="kwp">{STYLE}{"".join(_figure(*part) for part in parts)}</figure>'
+
+
 def layer_svg(shown: Workload | ConvTranspose, *, explain: int | Sequence[int] | None = None) -> str:
     """One `<figure>` of style, legend and SVG. `explain`: the output whose formula is shown while none is hovered; it is
     ignored if it is not drawn. A 3-D layer is drawn as height and width, with the depth below.
@@ -32,10 +41,7 @@ def layer_svg(shown: Workload | ConvTranspose, *, explain: int | Sequence[int] |
     wanted = None if explain is None else (explain,) if isinstance(explain, int) else tuple(explain)
     if wanted is not None and len(wanted) != dims:
         wanted = None
-    prefix = f"k{sha256(repr((shown, wanted)).encode()).hexdigest()[:8]}_"
-    parts = [_drawn(group, wanted and tuple(wanted[i] for i in dimensions), prefix, name)
-             for group, dimensions, name in _groups(shown)]
-    return f'<figure class="kwp">{STYLE}{"".join(_figure(*part) for part in parts)}</figure>'
+    return _svg(shown, wanted)
 
 
 def _groups(shown: Workload | ConvTranspose) -> list[tuple[list[PictureAxis], tuple[int, ...], str]]:

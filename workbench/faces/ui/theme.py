@@ -140,7 +140,9 @@ _SVG = st.components.v2.component(
     css=".kwsvg{line-height:1.3}.kwsvg svg{max-width:100%;height:auto}",
     js="""export default function({parentElement, data}) {
   const box = parentElement.querySelector('.kwsvg');
-  if (box.dataset.shown !== data.svg) { box.innerHTML = data.svg; box.dataset.shown = data.svg }
+  if (box.kwShown === data.svg) return;
+  box.innerHTML = box.kwShown = data.svg;
+  box.dataset.changes = 1 + +(box.dataset.changes ?? 0);
 }""")
 
 

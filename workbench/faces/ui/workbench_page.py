@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -28,26 +29,31 @@ from .picture import layer_svg
 
 _MOST_EMULATED_FLOPS = 4e9  # the emulator computes 0.2 to 1 GFLOP/s, and a check launches several times
 KEYS = (*layer_form.KEYS, *variant_rows.KEYS)  # the keys of the widgets here
+_SENT_S = 0.03  # within this time Streamlit sends what was drawn
 REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project; its floor is shown on a machine without a GPU
 
 
 def draw() -> None:
     variants = discover()
     variant_rows.take_from_link(variants)
-    choice = layer_form.layer_form(variants)
-    if choice.workload is not None:
-        st.session_state["last workload"] = choice.workload
-    workload: Workload | None = st.session_state.get("last workload")
-    if workload is None:  # after a link or a reload with a wrong value no picture and no results of another layer are shown
-        theme.html(theme.strip("BAD INPUT", choice.problems[0], "Correct the value on the left, or choose a layer there."))
-        return
-    faded = choice.workload is None
-    line, elsewhere, strip = st.empty(), st.container(), st.container()
+    line, elsewhere, strip = st.container(), st.container(), st.container()
     grid = st.grid(2, min_column_width=320, gap="medium")
-    with grid.container():
-        _layer_picture(workload, faded=faded)  # drawn first, because it changes with every parameter and needs no session
+    left, right = grid.container(), grid.container()
+    now = layer_form.layer_of_fields()
+    if now is not None:
+        st.session_state["last workload"] = now
+    workload: Workload | None = now or st.session_state.get("last workload")
+    faded = now is None
+    if workload is not None:
+        with left:
+            _layer_picture(workload, faded=faded)
+    choice = layer_form.layer_form(variants)
+    if workload is None:  # after a link or a reload with a wrong value no picture and no results of another layer are shown
+        with strip:
+            theme.html(theme.strip("BAD INPUT", choice.problems[0],
+                                   "Correct the value on the left, or choose a layer there."))
+        return
     variant_rows.note(variants, choice)
-    right = grid.container()
     path = state.session_paths().get(choice.session)
     trials = shown_trials(path, workload, choice)
     with line:
@@ -246,7 +252,7 @@ def _too_much(choice: Choice) -> str:
 def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         direction = variant_rows.direction_switch()
-        button = st.empty()
+        button = st.container(width=170)  # st.empty would take the button away for a moment, and a click could miss it
     for error in broken().values():
         theme.html(f'<div class="foot">{escape(str(error))} This template was skipped.</div>')
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="picks"):
@@ -440,7 +446,11 @@ def _inspect(session: str, trial_id: str) -> None:
     st.switch_page(pages.page("inspect"))
 
 
-def _layer_picture(workload: Workload, *, faded: bool = False) -> None:
-    """Draw the picture; `faded` if the fields are not a valid layer."""
+def _layer_picture(workload: Workload, *, faded: bool) -> None:
+    """Draw the picture; `faded` if the fields are not a valid layer. A changed picture is sent before the rest of the page is
+    drawn, because the browser needs a quarter of a second for the whole page."""
     with st.container(key="faded" if faded else "picture"):
         theme.svg(layer_svg(workload), key="layer-picture")
+    if workload != st.session_state.get("pictured", workload):
+        time.sleep(_SENT_S)
+    st.session_state["pictured"] = workload
