@@ -399,6 +399,13 @@ def test_results_are_in_sight_at_1440_at_1024_and_at_twice_the_size_in_light_and
         assert dark == (scheme == "dark") and 4 < min(found.values()) and max(found.values()) <= 21, (scheme, found)
 
     page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{serving[0]}/?preset=kb75&size=full&session={recorded.stem}")
+    settled()
+    page.locator('[data-testid="stDataFrame"]').first.click(position={"x": 655, "y": 18})  # the head "vs PyTorch" sorts
+    cells = page.locator('[data-testid="stDataFrame"] canvas [role=gridcell]')
+    page.wait_for_timeout(400)
+    found = [float(cell.strip().rstrip("×")) for cell in cells.all_inner_texts() if re.fullmatch(r" *[\d.]+×", cell)]
+    assert found == sorted(found) and found[0] < 3 and found[-1] > 10, "a number is sorted as a text"
     page.goto(f"{serving[0]}/compare?compare_a={recorded.stem}")
     page.locator(".js-plotly-plot").nth(2).locator(".point").first.wait_for()
     settled()

@@ -200,6 +200,8 @@ def test_samples_are_drawn_in_the_order_taken_and_the_clocks_are_told(tmp_path) 
     words = compare_plots.steadiness(found)
     assert "the last tenth takes 9.0 % longer than the first" in words and "7 more were dropped" in words
     assert "lowered its clocks during some samples" in words
+    grey, = compare_plots.samples_over_time([replace(found, kind="baseline")], ["eager"]).data
+    assert (grey.marker.color, trace.marker.color) == (plots.LIGHT["pytorch"], plots.CATEGORIES["light"][0])
     assert compare_plots.samples_over_time([trial("without", 1.0)], ["x"]) is None and "SM clock" not in words
     assert "SM clock 1\u202f755 to 1\u202f980 MHz" in compare_plots.steadiness(clocked)
     both = compare_plots.samples_over_time([found, clocked], ["mine", "clocked"])

@@ -8,11 +8,19 @@ from math import floor, isfinite, isnan, log10
 
 MISSING = "–"
 GROUP = "\u202f"  # narrow no-break space
+_WHOLE = 9  # places before a decimal point, with the groups
 
 
 def milliseconds(ms: float | None) -> str:
     """A time as a table cell under a header that says ms: three significant digits, `0.647`, `30.3`, `0.00148`."""
     return MISSING if ms is None else _number(ms) if not isfinite(ms) else _three(ms)
+
+
+def padded(text: str) -> str:
+    """The text of a number as a cell of the page's tables, which sort texts letter by letter: spaces before it give every
+    decimal point the same place."""
+    whole = next((i for i, sign in enumerate(text) if not sign.isdigit() and sign != GROUP), len(text))
+    return f"{'':{max(0, _WHOLE - whole)}}{text}"
 
 
 def time(ms: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from math import ceil, floor, log2, log10
 from statistics import median
 
@@ -180,10 +181,11 @@ def dots(pairs: Sequence[report.Pair], names: Sequence[str], *, mode: str = "lig
 
 
 def samples_over_time(trials: Sequence[Trial], names: Sequence[str], *, mode: str = "light") -> go.Figure | None:
-    """The samples of each trial in the order in which they were taken, on a log axis. Below them is the GPU's clock, if it was
-    recorded. None if no session has samples."""
-    colours = CATEGORIES["dark" if mode == "dark" else "light"]
-    found = [(name, values, clocks_of(one), colours[i % len(colours)], SYMBOLS[i % len(SYMBOLS)])
+    """The samples of each trial in the order in which they were taken, on a log axis; PyTorch's are grey. Below them is the
+    GPU's clock, if it was recorded. None if no session has samples."""
+    colours = cycle(CATEGORIES["dark" if mode == "dark" else "light"])
+    grey = (DARK if mode == "dark" else LIGHT)["pytorch"]
+    found = [(name, values, clocks_of(one), grey if report.is_baseline(one) else next(colours), SYMBOLS[i % len(SYMBOLS)])
              for i, (one, name) in enumerate(zip(trials, names, strict=True))
              if (values := samples_of(one.kernel_ms) if one.kernel_ms else ())]
     if not found:

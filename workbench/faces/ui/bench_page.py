@@ -250,7 +250,7 @@ def _table(shown: Sequence[Cell], group: Group) -> None:
         "95 % interval": None if r["low"] is None else numbers.interval(r["low"], r["high"], r["ratio"]),
         "verdict": [theme.chip(r["verdict"])] if r["verdict"] else [], "ms": r["median_ms"], "PyTorch, ms": r["pytorch_ms"],
         "PyTorch": r["pytorch"], "strongest": r["strongest_ratio"], "strongest is": r["strongest"],
-        "of floor": None if r["of_floor"] is None else 100 * r["of_floor"], "error": numbers.error(r["rel_l2"]),
+        "of floor": None if r["of_floor"] is None else 100 * r["of_floor"], "error": r["rel_l2"],
         "variant": r["variant"], "computes in": r["computes_in"],
         "config": " ".join(f"{k}={v}" for k, v in r["config"].items()), "misses": r["missed"]}
         for c, r in zip(shown, records, strict=True)])
@@ -274,7 +274,7 @@ def _table(shown: Sequence[Cell], group: Group) -> None:
             "strongest is": column.TextColumn(width=170),
             "of floor": column.ProgressColumn(width=80, format="%d %%", min_value=0, max_value=100, color="primary",
                                               help="Floor (shortest time that the GPU allows) divided by our time"),
-            "error": column.TextColumn(width=62, help="Relative L2 error to float64"),
+            "error": column.NumberColumn(width=62, format="%.1e", help="Relative L2 error to float64"),
             "variant": column.TextColumn(width=140), "computes in": column.TextColumn(width=78),
             "config": column.TextColumn(width=260), "misses": column.TextColumn(width=220)})
     rows = [r for r in (event["selection"]["rows"] if event else []) if r < len(shown)]

@@ -50,8 +50,8 @@ def result_table(trials: Sequence[Trial], known_by: Hashable, *, key: str = "res
             "of_limit": column.ProgressColumn("of limit", format="%d %%", min_value=0, max_value=100, width=82,
                                               color="primary", help="Floor (shortest time that the GPU allows) divided by "
                                               "the median"),
-            "rel_l2": column.TextColumn("rel. L2", width=58, alignment="right",
-                                        help="Worst relative L2 error against float64"),
+            "rel_l2": column.NumberColumn("rel. L2", format="%.1e", width=58,
+                                          help="Worst relative L2 error against float64"),
             "registers": column.NumberColumn("regs", width=44, help="Registers per thread"),
             "build_s": column.NumberColumn("build, s", format="%.1f", width=54)})
     rows = event["selection"]["rows"] if event else []
@@ -100,10 +100,10 @@ def _for_display(table: pandas.DataFrame) -> pandas.DataFrame:
     shown = table[_SHOWN].copy()
     shown["status"] = [[theme.chip(s)] for s in table["status"]]
     shown["verdict"] = [[theme.chip(v)] if v else [] for v in table["verdict"]]
-    shown["median_ms"] = [None if pd.isna(ms) else numbers.milliseconds(ms) + (" *" if v == report.EMULATED else "")
+    star = {report.EMULATED: " *"}
+    shown["median_ms"] = [None if pd.isna(ms) else numbers.padded(numbers.milliseconds(ms)) + star.get(v, "")
                           for ms, v in zip(table["median_ms"], table["verdict"], strict=True)]
-    shown["speedup"] = [None if pd.isna(s) else numbers.ratio(s) for s in table["speedup"]]
-    shown["rel_l2"] = [None if pd.isna(e) else numbers.error(e) for e in table["rel_l2"]]
-    for name in ("spread", "of_limit", "registers", "build_s"):
+    shown["speedup"] = [None if pd.isna(s) else numbers.padded(numbers.ratio(s)) for s in table["speedup"]]
+    for name in ("spread", "of_limit", "rel_l2", "registers", "build_s"):
         shown[name] = pd.to_numeric(shown[name])
     return shown

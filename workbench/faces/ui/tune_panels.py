@@ -277,7 +277,7 @@ def _best(view: _View) -> None:
                                                                                   "time"),
                 "of limit": column.TextColumn(width=64, alignment="right", help="Floor divided by this time"),
                 "trial": column.NumberColumn(width=56, help="Found at this trial"),
-                "after": column.TextColumn(width=70, alignment="right", help="Time since the tune began"),
+                "after": column.NumberColumn("after, s", format="%.1f", width=70, help="Time since the tune began"),
                 "finals": column.TextColumn(width=120, help="The best are timed again alternately; the winner is judged again "
                                                             "on new inputs and odd sizes.")})
         selected = event["selection"]["rows"] if event else []
@@ -403,8 +403,8 @@ def _rows(known_by: tuple, _found: Tried) -> Any:
     table = tune_points.best_table(_found, most=_MOST_ROWS)
     mark = " *" if _found.emulated else ""
     return table.assign(**{
-        "median, ms": [numbers.milliseconds(ms) + mark for ms in table["median_ms"]],
-        "vs PyTorch": [numbers.ratio(_found.against_pytorch(p)) for p in _found.right[:_MOST_ROWS]],
-        "of limit": [numbers.of_limit(_found.floor_ms, ms) for ms in table["median_ms"]],
-        "after": [numbers.seconds(s) for s in table["after_s"]], "finals": [word or None for word in table["finals"]]})[
+        "median, ms": [numbers.padded(numbers.milliseconds(ms)) + mark for ms in table["median_ms"]],
+        "vs PyTorch": [numbers.padded(numbers.ratio(_found.against_pytorch(p))) for p in _found.right[:_MOST_ROWS]],
+        "of limit": [numbers.padded(numbers.of_limit(_found.floor_ms, ms)) for ms in table["median_ms"]],
+        "after": table["after_s"], "finals": [word or None for word in table["finals"]]})[
         ["rank", "variant", "median, ms", "vs PyTorch", "of limit", "trial", "after", "finals", "config"]]
