@@ -226,7 +226,7 @@ def loop_rows(kernel: Kernel) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for number, loop in enumerate(_ranked(kernel), 1):
         file, first, last = loop.place
-        place = f"{file}:{first}-{last}" if file else ""
+        place = f"{file}:{first}" + (f"-{last}" if last != first else "") if file else ""
         found.append((f"{number}", f"{loop.depth}", place, f"{len(loop.own)}", _listed(loop.counts)))
     return found
 

@@ -152,7 +152,7 @@ def _form(check: Check | None) -> bool:
     if chosen != OWN:
         usual = "small" if device == state.CPU else "full"
         state.seed("check_size", SIZES, usual, name="size")
-        st.segmented_control("Size", SIZES, key="check_size", required=True, persist_state="session")
+        st.segmented_control("Size", SIZES, key="check_size", required=True, width="stretch", persist_state="session")
         address.note("size", st.session_state["check_size"], usual)
     for cell, key, label, most, usual_limit in zip(st.columns(2, gap="small"), ("check_limit", "check_memory"),
                                                    ("time limit, s", "memory, GiB"), (3600, 1024), (120, 16), strict=True):

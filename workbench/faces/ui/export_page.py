@@ -246,7 +246,7 @@ def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None], session:
 
 
 def _strip(file_name: str, text: str, device: str, proof: ModuleJudged | None) -> str:
-    lines = f"{text.count(chr(10))} lines, {numbers.bytes_decimal(len(text.encode()))}."
+    lines = f"{numbers.count(text.count(chr(10)))} lines, {numbers.bytes_decimal(len(text.encode()))}."
     if proof is None:
         return theme.strip("READY", f"{file_name} is not verified yet",
                            f"Verify runs this exact file in a fresh process. {lines}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import streamlit as st
 
-from ...core import sass, source_parts
+from ...core import numbers, sass, source_parts
 from ...core.errors import BadRequest
 from ...core.replies import MachineCode
 from ...core.trial import Status, Trial
@@ -46,8 +46,8 @@ def machine_code(trial: Trial, session: Session, others: list[Trial]) -> None:
         name = st.selectbox("Kernel", names, key=f"asm kernel {trial.trial_id}", persist_state="session")
     address.note("kernel", name, names[0])
     kernel = kernels[names.index(name)]
-    theme.html(f"<b>{escape(sass.sentence(kernel))}</b> <span class=mute>{len(kernel.code)} instructions for {escape(arch)}."
-               "</span>")
+    theme.html(f"<b>{escape(sass.sentence(kernel))}</b> <span class=mute>{numbers.count(len(kernel.code))} instructions for "
+               f"{escape(arch)}.</span>")
     if rows := sass.loop_rows(kernel):
         theme.html(theme.heading("Loops, the one with the most products first") + theme.table(
             ("loop", "depth", "source", "instructions", "their kinds"),
