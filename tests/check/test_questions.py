@@ -65,7 +65,7 @@ def test_an_answer_kept_by_address_is_not_timed(checked) -> None:
 
 
 def test_right_only_for_stride_1_is_told_with_its_smallest_case(checked) -> None:
-    report = checked((BAD_MODELS / "only_stride_1.py").read_text(), like="kb81")
+    report = checked(models.ONLY_STRIDE_1, like="kb81")
     assert {"values": "MISMATCH", "other_arguments": "MISMATCH"}.items() <= failed(report).items()
     assert "right for stride=1" in report.question("other_arguments").seen
     assert report.mistake.found == "no divisibility test"
