@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -47,10 +48,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """`make failed` must not pass after a run that was cut short: nobody knows what the rest would have said."""
-    if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED) \
-            and not hasattr(session.config, "workerinput") and hasattr(session.config, "cache"):
-        session.config.cache.set("cache/lastfailed", {})
+    """`make failed` must find what failed: `--dist loadgroup` writes a test's group behind its name.
+    It must not pass after a run that was cut short: nobody knows what the rest would have said."""
+    if hasattr(session.config, "workerinput") or not hasattr(session.config, "cache"):
+        return
+    cache = session.config.cache
+    ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+    failed = cache.get("cache/lastfailed", {}) if ended else {}
+    cache.set("cache/lastfailed", {re.sub(r"@[^@\]]+$", "", name): True for name in failed})
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,10 @@ unless the line above it says why, and no test is left out quietly."""
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +90,16 @@ def test_the_counting_sees_methods_keywords_and_stars() -> None:
     assert len(too_many(eight)) == 1
     assert not too_many(eight.replace("    def", f"    {REASON}a table\n    def"))
     assert len(too_many(eight.replace(", **k", "").replace("    def", f"    {REASON}a table\n    def"))) == 1
+
+
+def test_make_failed_finds_a_test_of_a_group(tmp_path: Path) -> None:
+    """Not found, `--last-failed` runs all tests."""
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n\n@pytest.mark.xdist_group('together')\n@pytest.mark.parametrize('at', ['a@b', 'c'])\n"
+        "def test_it(at):\n    assert at == 'c'\n\ndef test_other():\n    pass\n")
+    line = [sys.executable, "-m", "pytest", "--rootdir", str(tmp_path), "-p", "tests.conftest", "test_it.py"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"PYTHONPATH": str(ROOT)}
+    for more, said in ((["-n", "2", "--dist", "loadgroup"], "1 failed, 2 passed"),
+                       (["--last-failed", "--last-failed-no-failures", "none"], "1 failed, 2 deselected")):
+        done = subprocess.run([*line, *more], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
+        assert said in done.stdout, done.stdout + done.stderr
