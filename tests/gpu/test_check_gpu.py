@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from workbench.drive.checking.check import CheckRequest, check, judge_process, w
 from workbench.drive.checking.check_text import report_text
 from workbench.drive.running.worker_process import WorkerProcess
 from workbench.measure.check.foreign import requests, window
-from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits
+from workbench.measure.check.foreign.process import Ended, ForeignProcess, Limits, Raised
+from workbench.measure.check.party import Construction, Party
 
 LAST = "        return self.conv_transpose2d(x)"
 SIDE_STREAM = """        stream = torch.cuda.Stream()
@@ -122,6 +124,23 @@ def test_tensors_of_a_large_layer_pass_through_a_window(tmp_path: Path) -> None:
                 process.ask(requests.Call("m", 1), [x])
     finally:
         process.close()
+
+
+def test_a_process_starts_again_after_an_error_that_cuda_keeps(tmp_path: Path) -> None:
+    """A reference as BCE asserts on the device that its inputs are probabilities. Only a candidate has then died."""
+    text = ("import torch\nfrom torch import nn\nclass Model(nn.Module):\n    def forward(self, x):\n"
+            "        return nn.functional.binary_cross_entropy(x, torch.ones_like(x))\n")
+    for beside in (None, ForeignProcess("reference", device="cpu", limits=Limits(8 << 30), scratch=tmp_path)):
+        process = ForeignProcess("candidate" if beside else "reference", device="cuda:0", limits=Limits(8 << 30),
+                                 scratch=tmp_path, beside=beside)
+        party = Party(process, text, class_name="Model", emulate=False)
+        try:
+            for value, raises in ((0.5, False), (-1.0, True), (0.5, False)):
+                with pytest.raises(Raised, match="device-side assert") if raises else nullcontext():
+                    party.call(Construction(), [torch.full((8,), value)], state=None)
+            assert (process.deaths, process.spent.starts) == (int(beside is not None), 2)
+        finally:
+            process.close()
 
 
 def test_no_other_tensor_lies_in_memory_that_is_shared() -> None:

@@ -95,9 +95,9 @@ class ModelNew(Right):
 
 @dataclass(frozen=True)
 class Attack:
-    """`expected`: device kind -> status. `source`: who described it first. `group`: the workload and the limits of its run.
-    `reference`: the name of a module's reference; "" is a transposed convolution. `question`: the key of the question that must
-    fail with the expected status; "" is any."""
+    """`expected`: device kind -> status; of a kernel also "one or another". `source`: who described it first. `group`: the
+    workload and the limits of its run. `reference`: the name of a module's reference; "" is a transposed convolution.
+    `question`: the key of the question that must fail with the expected status; "" is any."""
 
     name: str
     kind: str                    # "kernel" | "module" | "control" (a right kernel) | "honest" (a right file)

@@ -28,6 +28,7 @@ UNKNOWN_FAULT = 719
 _WORDS = {1: "invalid argument", 2: "out of memory", 9: "invalid configuration argument", 98: "invalid device function",
           209: "no kernel image is available for execution on the device", 700: "an illegal memory access",
           701: "too many resources requested for launch", 719: "unspecified launch failure"}
+STICKY_WORDS = (*FAULTS.values(), _WORDS[UNKNOWN_FAULT])  # in messages of torch
 
 
 class MissingSymbol(LookupError):

@@ -19,6 +19,7 @@ import torch
 from ....core import numbers
 from ....core.plain_text import plain
 from ....core.trial import Status
+from ...kernel.launch import STICKY_WORDS
 from . import confine, window
 from .hold import Hold
 from .replies import Told
@@ -197,6 +198,8 @@ class ForeignProcess:
             raise self._ended(Status.WORKER_DIED, f"It wrote into the judge's pipe while {doing} ({error}).",
                               "Use only file descriptors that the file has opened.") from None
         if isinstance(answer, Told):
+            if self.device != "cpu" and any(words in answer.message for words in STICKY_WORDS):
+                self._lose_the_context()
             raise Raised(answer)
         self.largest = max(self.largest, sum(t.nbytes for t in results))
         return answer, results
@@ -387,6 +390,12 @@ class ForeignProcess:
 
     def _lose(self) -> None:
         self.deaths += 1
+        self._end()
+
+    def _lose_the_context(self) -> None:
+        """After such an error CUDA gives it for every call in the process. The next request starts another process. Values that
+        a reference does not accept, as probabilities below 0, must not use up its deaths."""
+        self.deaths += self.beside is not None
         self._end()
 
     def _end(self) -> None:

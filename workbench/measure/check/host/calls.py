@@ -48,7 +48,8 @@ _SLEEP_CYCLES = 100_000_000  # some 60 ms of a GPU
 def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) -> tuple[Output | NoTensor, Tensors]:
     """Inputs, then grad_output where `gradients` are asked for (with `expanded` one value, to be expanded). Returns the output,
     with `echo` the inputs as they are afterwards, and the gradients (the answer names them, with None for a missing one). If
-    the output has another shape than grad_output, no gradients come back. `tf32`: how convolutions round their operands."""
+    the output has another shape or device than grad_output, no gradients come back. `tf32`: how convolutions round their
+    operands."""
     count, names = request.inputs, request.gradients
     tensors = [_widened(t.to(device)) if request.wide else t.to(device) for t in tensors]
     xs = [laid_out(t, request.layout).detach() for t in tensors[:count]]
@@ -68,7 +69,8 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
             return facts, []
         after = [x.detach() for x in xs] if request.echo else []
         results = [output.detach(), *after]
-        if names and output.requires_grad and (request.expanded or tensors[count].shape == output.shape):
+        alike = names and (request.expanded or tensors[count].shape == output.shape) and tensors[count].device == output.device
+        if alike and output.requires_grad:
             parameters = dict(module.named_parameters())
             wanted = [xs[int(n[6:])] if n.startswith("input ") else parameters.get(n) for n in names]
             grad_output = tensors[count].expand(output.shape) if request.expanded else tensors[count]

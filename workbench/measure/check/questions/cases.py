@@ -233,8 +233,10 @@ def changed_state(case: Case, names: Sequence[str], state: tuple[Sequence[str], 
             few = torch.randint(8, value.shape, **how) == 0
             new = (value * (1 + _CHANGED * drawn) * (1 + (_LARGER - 1) * few) if bool(value.any()) else _CHANGED * drawn).to(
                 value.dtype)
-            if case.setting.layer is not None:  # as in a pruned network
-                new *= torch.randint(8, value.shape, **how) != 0
+            if case.setting.layer is not None:  # as in a pruned network; one value at least
+                kept = torch.randint(8, value.shape, **how) != 0
+                kept.view(-1)[:1] = False
+                new *= kept
             made.append((value, new))
         changed.append(new)
     return state[0], changed
