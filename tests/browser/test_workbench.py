@@ -105,6 +105,11 @@ def test_the_keyboard_runs_stops_steps_and_searches_and_leaves_text_alone(waitin
             while (at.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
             return at.getAttribute('aria-label') }""")
 
+    def keys_work() -> None:
+        """The script has ended, and the browser has loaded the component that listens."""
+        page.locator('[data-test-script-state="notRunning"]').wait_for()
+        page.wait_for_function("window.kwKeys")
+
     stride = page.get_by_label("stride", exact=True)
     stride.fill("3")
     stride.press("Control+Enter")  # from within a field, whose value counts although nobody has left it
@@ -133,7 +138,7 @@ def test_the_keyboard_runs_stops_steps_and_searches_and_leaves_text_alone(waitin
     candidate = page.get_by_role("combobox", name=re.compile("Candidate$"))
     candidate.wait_for()
     page.wait_for_function("location.search.includes('trial=')")
-    page.locator('[data-test-script-state="notRunning"]').wait_for()
+    keys_work()
     first, address = candidate.input_value(), page.evaluate("location.search")
     page.locator(".strip").first.click()
     page.keyboard.press("j")
@@ -146,17 +151,17 @@ def test_the_keyboard_runs_stops_steps_and_searches_and_leaves_text_alone(waitin
     assert focused() == "Search", "that of the source"
     page.goto(f"{base}inspect?inspect_session={recorded.stem}&view=Build+log")
     candidate.wait_for()
-    page.locator('[data-test-script-state="notRunning"]').wait_for()
+    keys_work()
     page.keyboard.press("/")
     assert focused() == "Session"
     page.goto(f"{base}inspect?inspect_session={recorded.stem}&view=Edit")
     page.locator(".kwed .find").wait_for()
-    page.locator('[data-test-script-state="notRunning"]').wait_for()
+    keys_work()
     page.keyboard.press("/")
     assert focused() == page.locator(".kwed .find").get_attribute("aria-label")
     page.goto(f"{base}compare?compare_a={recorded.stem}")
     page.locator('[data-testid="stDataFrame"] canvas').first.wait_for()
-    page.locator('[data-test-script-state="notRunning"]').wait_for()
+    keys_work()
     page.keyboard.press("/")
     page.wait_for_function("document.activeElement.matches('[data-testid=search-input]')")
 
