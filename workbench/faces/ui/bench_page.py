@@ -166,7 +166,7 @@ def _measure(now: running.Benching | None, own: list[str], paths: dict[str, Path
         words = f"Continues session {state.session_label(name)}; " if name else "Makes a new session; "
         theme.html(f'<div class="foot">{escape(words)}{"small sizes, emulated" if emulated else "full sizes"}. '
                    "A suite takes minutes on a GPU.</div>")
-        if st.button("Start", key="bench_start", type="primary", width="stretch", shortcut=theme.RUN_KEY,
+        if theme.button("Start", key="bench_start", type="primary", width="stretch", shortcut=theme.RUN_KEY,
                      help=f"Judges and times the kernels of each layer, and PyTorch. Key: {theme.RUN_KEY}"):
             plan = BenchPlan(layers=tuple(chosen or layers), precision=asked["run_class"], memory_format=asked["run_format"],
                              size="small" if emulated else "full", effort="quick" if emulated else "normal")
@@ -286,11 +286,11 @@ def _actions(cell: Cell | None, records: list[dict], group: Group) -> None:
     name = "bench-" + "-".join(group[:3])
     choose = None if best else "Select a row in the table"
     with st.container(horizontal=True, vertical_alignment="center"):
-        if st.button("Inspect", key="bench_inspect", disabled=best is None, help=choose) and cell and best:
+        if theme.button("Inspect", key="bench_inspect", disabled=best is None, help=choose) and cell and best:
             st.session_state["inspect_session"], st.session_state["inspect_trial"] = cell.session, best.trial_id
             st.switch_page(pages.page("inspect"))
         others = [t.trial_id for t in ((cell.baseline, cell.strongest, cell.unconverted) if cell else ()) if t is not None]
-        if st.button("Compare", key="bench_compare", disabled=best is None or not others,
+        if theme.button("Compare", key="bench_compare", disabled=best is None or not others,
                      help=choose or "This kernel and PyTorch's ways, with samples") and cell and best:
             compare_page.show(cell.session, list(dict.fromkeys([*others, best.trial_id])))
             st.switch_page(pages.page("compare"))

@@ -13,7 +13,7 @@ from ...core.layer import LAUNCHES, Workload
 from ...core.precision import CLASSED, CLASSES_OF, PRECISIONS_OF
 from ...core.variants import Variant
 from ...drive.exporting.best_recipe import nothing_known
-from . import variant_rows
+from . import theme, variant_rows
 from .layer_form import EACH_ITS_OWN, Choice
 
 
@@ -24,9 +24,9 @@ def button(variants: Sequence[Variant], choice: Choice) -> None:
         return
     arch = variant_rows.arch(choice.device)
     entries = entries_of(workload, choice.precision, arch)
-    why = "  \n".join(line(e) for e in entries.values()) if entries else missing_sentence(workload, choice.precision, arch)
+    lines = [line(e) for e in entries.values()] if entries else [missing_sentence(workload, choice.precision, arch)]
     st.button("Best known", key="best known", type="tertiary", disabled=not entries, on_click=_tick, args=(variants, entries),
-              help=why)
+              help="  \n".join(theme.markdown(line) for line in lines))
 
 
 def entries_of(workload: Workload, precision: str, arch: str) -> dict[str, BestKnown]:

@@ -67,7 +67,7 @@ def _shown(check: Check | None) -> None:
         with strip:
             theme.html(theme.strip("READY", "Nothing checked yet", "Choose a reference, paste or upload a file that "
                                    "defines ModelNew, and press Check."))
-        if st.button("Fill in a wrong sample for KernelBench #74", key="check_sample"):
+        if theme.button("Fill in a wrong sample for KernelBench #74", key="check_sample"):
             st.session_state["check_sample_text"] = _SAMPLE
             st.rerun()
         return

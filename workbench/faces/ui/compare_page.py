@@ -139,7 +139,7 @@ def _choices() -> tuple[str, tuple[str, str], dict[_Ref, Trial]]:
                             format_func=labels.get)
         address.note("base", base, options[0])
         pins = dict(sorted(pins.items(), key=lambda pin: str(pin[0]) != base))
-        if st.button("Unpin all", key="compare_unpin", width="stretch"):
+        if theme.button("Unpin all", key="compare_unpin", width="stretch"):
             st.session_state["compare_trials"] = []
             st.rerun()
     return against, (name_a, name_a), pins
@@ -220,11 +220,11 @@ def _picker(name_a: str, pins: dict[_Ref, Trial], directions: Sequence[str], lay
         refs = list(dict.fromkeys(table["ref"].iloc[r] for r in rows))
         new = [r for r in refs if r not in map(str, pins)]
         with st.container(horizontal=True, vertical_alignment="center"):
-            if st.button(f"Pin {len(new)}" if new[1:] else "Pin", key="compare_pin", disabled=not new, type="primary"):
+            if theme.button(f"Pin {len(new)}" if new[1:] else "Pin", key="compare_pin", disabled=not new, type="primary"):
                 st.session_state["compare_trials"] = [*map(str, pins), *new][:_MOST_PINS]
                 st.rerun()
             old = [r for r in refs if r in map(str, pins)]
-            if old and st.button(f"Unpin {len(old)}" if old[1:] else "Unpin", key="compare_unpin_rows"):
+            if old and theme.button(f"Unpin {len(old)}" if old[1:] else "Unpin", key="compare_unpin_rows"):
                 st.session_state["compare_trials"] = [str(r) for r in pins if str(r) not in old]
                 st.rerun()
             theme.html(f'<span class="foot">{len(pins)} pinned, {_MOST_PINS} at most. Select rows of any session. Click a '
@@ -360,12 +360,12 @@ def _actions(pairs: list[report.Pair], chosen: list[report.Pair], against: str,
     """The buttons for the rows: inspect one, pin some, download all."""
     records = tables.pair_records(pairs)
     with st.container(horizontal=True, vertical_alignment="center"):
-        if st.button("Inspect A", key="compare_inspect", disabled=not chosen or report.is_baseline(chosen[0].a),
+        if theme.button("Inspect A", key="compare_inspect", disabled=not chosen or report.is_baseline(chosen[0].a),
                      help="Select a row of a candidate in the table"):
             session = tables.pair_records(chosen[:1])[0]["a_session"]
             st.session_state["inspect_session"], st.session_state["inspect_trial"] = session, chosen[0].a.trial_id
             st.switch_page(pages.page("inspect"))
-        if against != _PINS and st.button("Pin", key="compare_pin_rows", disabled=not chosen,
+        if against != _PINS and theme.button("Pin", key="compare_pin_rows", disabled=not chosen,
                                           help="Pins A and B of the selected rows; they can be compared with trials of any "
                                                "session"):
             refs = [str(_Ref(r[f"{side}_session"], r[f"{side}_trial"])) for r in tables.pair_records(chosen) for side in "ba"]

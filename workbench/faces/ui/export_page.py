@@ -262,14 +262,12 @@ def _buttons(file: _File, device: str, proof: ModuleJudged | None, *, busy: bool
         st.download_button("Download", file.text, file_name=file.name, mime="text/x-python", on_click="ignore",
                            type="primary" if proved else "secondary", disabled=not proved,
                            help="Download the verified file" if proved else "Verify the file first")
-        # The callback only notes the click: a drawing that is cut short loses the button's value. A class name that was typed
-        # just before arrives with the click, and only this drawing has read it.
-        st.button("Verify again" if proof else "Verify", type="secondary" if proved else "primary", key="prove",
-                  disabled=busy, shortcut=theme.RUN_KEY, on_click=st.session_state.__setitem__, args=("export_asked", True),
-                  help=f"Runs this exact file in a fresh process. Key: {theme.RUN_KEY}")
-    if st.session_state.pop("export_asked", False) and not busy:
-        _begin_proof(file, device)
-        st.rerun()
+        # A class name that was typed just before arrives with the click, and only this drawing has read it.
+        if theme.button("Verify again" if proof else "Verify", type="secondary" if proved else "primary", key="prove",
+                        disabled=busy, shortcut=theme.RUN_KEY,
+                        help=f"Runs this exact file in a fresh process. Key: {theme.RUN_KEY}"):
+            _begin_proof(file, device)
+            st.rerun()
 
 
 @st.fragment(run_every=0.5)

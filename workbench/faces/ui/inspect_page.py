@@ -84,7 +84,8 @@ def _facts(trial: Trial, session: Session, place: DeltaGenerator, more: DeltaGen
             theme.html(_resources(trial))
         theme.html(theme.heading("The command that repeats this trial"))
         st.code(trial.command, language="bash", wrap_lines=True)
-        if trial.ok and trial.kind == "candidate" and st.button("Export", help="Choose this candidate on the page Export"):
+        if trial.ok and trial.kind == "candidate" and theme.button("Export", key="inspect_export",
+                                                                   help="Choose this candidate on the page Export"):
             st.session_state["export_session"], st.session_state["export_rows"] = session.name, [trial.trial_id]
             st.switch_page(pages.page("export"))
 

@@ -29,7 +29,7 @@ def draw() -> None:
         theme.html(theme.heading("Environment") + theme.table(
             ("", ""), [(f"<span class='mute nw'>{escape(str(k))}</span>", escape(str(v)))
                        for k, v in _environment().items() if v not in (None, "", [])], right=()))
-        if st.button("Refresh", width="stretch", help="Search again after you install something"):
+        if theme.button("Refresh", key="machine_refresh", width="stretch", help="Search again after you install something"):
             state.findings.clear()
             state.device_names.clear()
             _environment.clear()
@@ -40,7 +40,8 @@ def draw() -> None:
         _cache()
     if device != state.CPU:
         theme.html(_ceilings(state.device_names()[device]))
-        if st.button("Measure the ceilings", disabled=bool(state.active_runs()), help="About 5 s; uses the GPU"):
+        if theme.button("Measure the ceilings", key="machine_ceilings", disabled=bool(state.active_runs()),
+                        help="About 5 s; uses the GPU"):
             waits = st.empty()
             with st.spinner("Measures reads, writes, copies and multiply-adds", show_time=True):
                 state.runner().measure_ceilings(device, waits.text)
@@ -64,7 +65,8 @@ def _cache() -> None:
     theme.html(theme.heading("Cache of built libraries")
                + f"{numbers.count(use.entries)} libraries, {numbers.memory(use.bytes)} of "
                  f"{numbers.memory(use.limit_bytes)}<br><span class='mono mute'>{escape(str(cache_dir()))}</span>")
-    if st.button("Empty the cache", disabled=not use.entries, help="The next run builds all libraries again"):
+    if theme.button("Empty the cache", key="machine_empty", disabled=not use.entries,
+                    help="The next run builds all libraries again"):
         Cache().clear()
         st.rerun()
 

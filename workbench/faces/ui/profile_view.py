@@ -53,7 +53,7 @@ def _shown(trial: Trial, session: Session) -> Reading | None:
         return None
     counted = _counted(key, trial, session)
     kept = profiles.kept(trial, session)
-    if device and st.button("Profile again" if kept else "Profile", key=f"profile {trial.trial_id}", help=_BUTTON_HELP):
+    if device and theme.button("Profile again" if kept else "Profile", key=f"profile {trial.trial_id}", help=_BUTTON_HELP):
         for old in list(futures)[:-_MOST_KEPT]:
             del futures[old]
         futures[key] = (time.time(), _counter().submit(profiles.counted, trial, session, state.runner(), device))

@@ -227,6 +227,7 @@ def guarded(draw: Callable[[], None], name: str = "", own: Sequence[str] = ()) -
                     theme.strip("NOT FOUND", sentence, offered) for sentence, offered, _ in _missing()))
         if name:
             address.finish(name, default=name == FRONT)
+        theme.forget_clicks()
     return page
 
 

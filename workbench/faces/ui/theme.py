@@ -4,7 +4,7 @@ escapes all text for HTML, so callers pass plain text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any
 
@@ -151,6 +151,31 @@ def keys() -> None:
     file."""
     with st.container(key="keys"):
         _KEYS(key="keys-box", on_theme_change=lambda: None)
+
+
+def button(label: str, *, key: str, on_click: Callable[..., None] | None = None, args: Sequence[Any] = (),
+           **options: Any) -> bool:
+    """`st.button`, whose click counts also if its drawing is cut short by another one. The callback notes the click; the next
+    drawing of the button reads it. That drawing also has a value that was typed just before."""
+    def note() -> None:
+        _clicks().add(key)
+        if on_click is not None:
+            on_click(*args)
+
+    st.button(label, key=key, on_click=note, **options)
+    clicked = key in _clicks()
+    _clicks().discard(key)
+    return clicked and not options.get("disabled")
+
+
+def forget_clicks() -> None:
+    """For the end of a whole drawing of a page: a click on a button that is gone does nothing later."""
+    _clicks().clear()
+
+
+def _clicks() -> set[str]:
+    """The keys of the buttons whose click no drawing has read."""
+    return st.session_state.setdefault("clicks", set())
 
 
 def mark(word: str) -> tuple[str, str]:

@@ -70,7 +70,7 @@ def draw() -> None:
         tune_panels.panels(path, workload, active.request, live=True)
         return
     if mine is not None and st.session_state.pop("tune followed", "") == choice.session:
-        st.toast(f"The tune has ended: {mine.result.message if mine.result else mine.problem}.")
+        st.toast(theme.markdown(f"The tune has ended: {mine.result.message if mine.result else mine.problem}."))
     if asked is None:
         _ready(choice, request, mine)
         return
@@ -221,9 +221,10 @@ def _button(choice: Choice, request: TuneRequest | None, mine: Tuning | None, pa
         and tune_panels.asked_of(path, choice.workload) is not None
     does = ("Continues the tune of this session, within the limits above. Nothing is judged twice." if goes_on else
             "Searches for the fastest right kernel of each direction.")
-    if st.button("Resume" if goes_on else "Start", key="tune_start", type="primary", width="stretch", shortcut=theme.RUN_KEY,
-                 disabled=request is None or bool(choice.problems),
-                 help=choice.problems[0] if choice.problems else f"{does} Key: {theme.RUN_KEY}") and request is not None:
+    if theme.button("Resume" if goes_on else "Start", key="tune_start", type="primary", width="stretch", shortcut=theme.RUN_KEY,
+                    disabled=request is None or bool(choice.problems),
+                    help=theme.markdown(choice.problems[0] if choice.problems else f"{does} Key: {theme.RUN_KEY}")) \
+            and request is not None:
         _begin(choice, request)
         st.rerun()
 

@@ -187,10 +187,10 @@ def _about(view: _View, point: Point) -> None:
     with st.container(horizontal=True):
         if point.ms is not None:
             pinned = point.trial.trial_id in st.session_state["tune_pins"]
-            if st.button("Unpin" if pinned else "Pin to compare", key="tune_pin"):
+            if theme.button("Unpin" if pinned else "Pin to compare", key="tune_pin"):
                 _pin([point.trial.trial_id])
                 st.rerun()
-        if st.button("Inspect", key="tune_inspect"):
+        if theme.button("Inspect", key="tune_inspect"):
             _inspect(view.session, point.trial)
 
 
@@ -286,19 +286,19 @@ def _best(view: _View) -> None:
     pins = [i for i in st.session_state["tune_pins"] if i in there]
     address.note("pins", ",".join(st.session_state["tune_pins"]))
     with st.container(horizontal=True, vertical_alignment="center"):
-        if st.button(f"Pin {len(ids)}" if ids[1:] else "Pin", disabled=not ids, key="tune_pin_rows",
+        if theme.button(f"Pin {len(ids)}" if ids[1:] else "Pin", disabled=not ids, key="tune_pin_rows",
                      help="Pinned trials have a ring in the figure. Pin a trial again to unpin it." if ids else
                      "Select rows in the table"):
             _pin(ids)
             st.rerun()
         words = f"Compare {len(pins)} pinned" if pins[1:] else "Compare pinned"
-        if st.button(words, disabled=len(pins) < 2, key="tune_compare", help="Opens Compare with these trials; the others "
+        if theme.button(words, disabled=len(pins) < 2, key="tune_compare", help="Opens Compare with these trials; the others "
                      "are compared with the first" if pins[1:] else "Pin two trials or more"):
             compare_page.show(view.session, pins)
             st.switch_page(pages.page("compare"))
-        if st.button("Inspect", disabled=not ids, key="tune_inspect_row", help=None if ids else "Select a row in the table"):
+        if theme.button("Inspect", disabled=not ids, key="tune_inspect_row", help=None if ids else "Select a row in the table"):
             _inspect(view.session, next(p.trial for p in shown if p.trial.trial_id == ids[0]))
-        if pins and st.button("Unpin all", key="tune_unpin", type="tertiary"):
+        if pins and theme.button("Unpin all", key="tune_unpin", type="tertiary"):
             st.session_state["tune_pins"] = []
             st.rerun()
 

@@ -216,12 +216,12 @@ def _tunable(key: str, tunable: Tunable, resolved: int | None) -> None:
     values = _chosen_values(key, tunable)
     if several:
         st.session_state.setdefault(widget, values)
-        st.session_state[kept] = st.multiselect(tunable.name, tunable.values, key=widget, help=tunable.help or None,
-                                                placeholder=str(_default(tunable)))
+        st.session_state[kept] = st.multiselect(tunable.name, tunable.values, key=widget,
+                                                help=theme.markdown(tunable.help) or None, placeholder=str(_default(tunable)))
     else:
         st.session_state.setdefault(widget, values[0])
         st.session_state[kept] = [st.selectbox(
-            tunable.name, tunable.values, key=widget, help=tunable.help or None,
+            tunable.name, tunable.values, key=widget, help=theme.markdown(tunable.help) or None,
             format_func=lambda v: _value_text(tunable, v, resolved))]
 
 

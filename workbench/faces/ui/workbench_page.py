@@ -193,14 +193,14 @@ def _elsewhere(own: Run | None) -> None:
     for tuning in running.tunes_under_way():
         with st.container(horizontal=True, vertical_alignment="center", key=f"elsewhere tune {tuning.session.name}"):
             running.live_tune(tuning)
-            if st.button("Go to it", key=f"go tune {tuning.session.name}", on_click=show,
+            if theme.button("Go to it", key=f"go tune {tuning.session.name}", on_click=show,
                          args=(tuning.request.workload, tuning.request.device, tuning.session.name)):
                 st.switch_page(pages.page("tune"))
             st.button("Stop it", key=f"stop tune {tuning.session.name}", on_click=tuning.stop)
     if (test := machine_page.under_way()) is not None:
         with st.container(horizontal=True, vertical_alignment="center", key="elsewhere self-test"):
             machine_page.live_line(test)
-            if st.button("Go to it", key="go self-test"):
+            if theme.button("Go to it", key="go self-test"):
                 st.switch_page(pages.page("machine"))
 
 
@@ -211,7 +211,7 @@ def _strip(choice: Choice, variants: list[Variant], trials: list[Trial], told: _
         return
     if last is not None and st.session_state.get("followed") == last.run_id:
         st.session_state["followed"] = None
-        st.toast(f"The run has ended: {last.message}.")
+        st.toast(theme.markdown(f"The run has ended: {last.message}."))
     if choice.workload is None:
         theme.html(theme.strip("BAD INPUT", choice.problems[0], "Run is disabled until this is fixed. The picture shows "
                                "the last valid layer."))
@@ -268,11 +268,12 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
     why = (choice.problems[0] if choice.problems else "Select a variant." if not candidates else
            f"{len(candidates)} candidates are too many for one run; choose fewer values." if too_many else
            f"Builds, checks and times the selected candidates of all directions. Key: {theme.RUN_KEY}")
-    # No callback: a value that was typed just before arrives with the click, and only this drawing has read it.
-    if button.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170, help=why,
-                     disabled=bool(choice.problems) or not candidates or too_many, shortcut=theme.RUN_KEY):
-        _start(choice, tuple(candidates))
-        st.rerun()
+    with button:
+        if theme.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170,
+                        help=theme.markdown(why), disabled=bool(choice.problems) or not candidates or too_many,
+                        shortcut=theme.RUN_KEY):
+            _start(choice, tuple(candidates))
+            st.rerun()
 
 
 def _start(choice: Choice, candidates: tuple, resume: Run | None = None) -> None:
@@ -392,21 +393,22 @@ def _table(trials: list[Trial], choice: Choice, notes: list[str]) -> None:
 def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if path is not None:
-            if st.button("Inspect", disabled=not selected, help="The first of the selected rows" if selected[1:] else
-                         "Select a row in the table"):
+            if theme.button("Inspect", key="inspect rows", disabled=not selected,
+                            help="The first of the selected rows" if selected[1:] else "Select a row in the table"):
                 _inspect(choice.session, selected[0])
-            if st.button(f"Compare {len(selected)}" if selected[1:] else "Compare", key="compare rows",
+            if theme.button(f"Compare {len(selected)}" if selected[1:] else "Compare", key="compare rows",
                          help="Compare the selected rows with the first of them" if selected[1:] else
                          "Compare this session with PyTorch or with another session; select two rows to compare these"):
                 compare_page.show(choice.session, selected if selected[1:] else [])
                 st.switch_page(pages.page("compare"))
-            if st.button("Export ModelNew", help="Write the fastest right candidates of this session into one file"):
+            if theme.button("Export ModelNew", key="export rows",
+                            help="Write the fastest right candidates of this session into one file"):
                 st.session_state["export_session"] = choice.session
                 st.session_state["export_rows"] = selected
                 st.switch_page(pages.page("export"))
             last = state.latest_run(choice.workload, choice.device, session=choice.session) if choice.workload else None
             if last is not None and last.state in ("stopped", "failed"):
-                if st.button("Resume", help="Runs only the missing candidates"):
+                if theme.button("Resume", key="resume", help="Runs only the missing candidates"):
                     _start(choice, (), last)
                     st.rerun()
             st.download_button("Save", data=lambda: packed(path), file_name=f"{choice.session}.zip",
