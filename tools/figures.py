@@ -52,6 +52,7 @@ def main() -> None:
             import_seconds()
             verdict_seconds("cpu", Path(folder))
             quick_seconds(Path(folder))
+    end()
 
 
 def import_seconds() -> None:
@@ -65,7 +66,7 @@ def import_seconds() -> None:
         return sorted(times)[2]
 
     subprocess.run([sys.executable, "-c", "import sys, workbench; assert 'torch' not in sys.modules"], cwd=ROOT, check=True)
-    show("import workbench", run("import workbench") - run(""), "0.2")
+    beside("import workbench", run("import workbench") - run(""), 0.2)
 
 
 def verdict_seconds(device: str, folder: Path) -> None:
@@ -87,10 +88,10 @@ def verdict_seconds(device: str, folder: Path) -> None:
             assert all(t.ok for t in done.trials), [t.headline for t in done.trials]
             return time.perf_counter() - start
 
-        show(f"Run to first verdict on {device}, everything cold", run(32), "10" if device != "cpu" else "")
-        built, cached = ("", "") if device != "cpu" else ("6", "1.5")  # the limits on the emulator
-        show(f"Run to verdict on {device}, warm worker, built", run(64), built)
-        show(f"Run to verdict on {device}, warm worker, cached", run(64), cached)
+        beside(f"Run to first verdict on {device}, everything cold", run(32), 10 if device != "cpu" else None)
+        built, cached = (None, None) if device != "cpu" else (6, 1.5)  # the limits on the emulator
+        beside(f"Run to verdict on {device}, warm worker, built", run(64), built)
+        beside(f"Run to verdict on {device}, warm worker, cached", run(64), cached)
 
 
 def quick_seconds(folder: Path) -> None:
@@ -98,7 +99,7 @@ def quick_seconds(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "workbench", "test", "--effort", "quick", "--device", "cpu"], cwd=ROOT,
                           env={**os.environ, "KERNEL_WORKBENCH_CACHE": f"{folder}/cold"}, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:].decode()
-    show("test --effort quick, cold cache", time.perf_counter() - start, "45")
+    beside("test --effort quick, cold cache", time.perf_counter() - start, 45)
 
 
 def builds_side_by_side(folder: Path) -> None:
@@ -127,9 +128,8 @@ def builds_side_by_side(folder: Path) -> None:
                 functions=["nothing"], build_directory=str(folder),
                 extra_cuda_cflags=[f"-gencode=arch=compute_{arch},code=sm_{arch}"])
     theirs = time.perf_counter() - start
-    show("build of one variant", ours, "")
-    show("the same kernel with torch/extension.h", theirs, "")
-    print(f"{'ratio':<58}{theirs / ours:8.1f} x   at least 20")
+    beside("build of one variant", ours, theirs / 20)
+    beside("the same kernel with torch/extension.h", theirs, None)
 
 
 def wait_for(address: str) -> None:
@@ -149,10 +149,6 @@ def chromium() -> str:
     if not found:
         sys.exit("The page is measured in Chromium, and none was found; install chromium.")
     return found
-
-
-def show(what: str, seconds: float, limit: str) -> None:
-    print(f"{what:<58}{seconds:8.2f} s{f'   under {limit}' if limit else ''}", flush=True)
 
 
 PORT = 8597
@@ -188,6 +184,12 @@ SETTLED = """() => document.querySelector('[data-test-script-state=notRunning]')
 missed: list[str] = []
 
 
+def end() -> None:
+    """Exits 1 if a figure is over its limit."""
+    print("All figures are within their limits." if not missed else f"Over the limit: {'; '.join(missed)}.")
+    sys.exit(bool(missed))
+
+
 def page_figures(only: str) -> None:
     from playwright.sync_api import sync_playwright
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -200,8 +202,7 @@ def page_figures(only: str) -> None:
                     figure(browser)
             beside("memory of the page's process", resident_mb(server.pid), 400, "MB")
         browser.close()
-    print("All figures are within their limits." if not missed else f"Over the limit: {'; '.join(missed)}.")
-    sys.exit(bool(missed))
+    end()
 
 
 def sessions(folder: Path) -> None:

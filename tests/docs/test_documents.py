@@ -30,8 +30,18 @@ def test_links_lead_to_files(page: Path) -> None:
     assert not missing
 
 
+def test_every_environment_variable_is_listed() -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "workbench").rglob("*.py") if "red_team" not in path.parts)
+    read = set(re.findall(r"\b(KERNEL_WORKBENCH_[A-Z_]+|KW_LOG)\b", code))
+    listed = (ROOT / "docs/getting-started.md").read_text().partition("## Environment variables")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(K\w+)`", listed)) == read
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_a_familys_readme_names_its_tunables_and_files(family: Path) -> None:
+def test_a_familys_readme_has_a_picture_and_names_its_tunables_and_files(family: Path) -> None:
+    readme = (family / "README.md").read_text()
+    assert re.findall(r"^## (.*)", readme, re.M)[:4] == ["Who does what", "Words", "Reading order", "Tunables"]
+    assert "```" in readme.partition("## Who does what")[2].partition("## Words")[0], "who stages, multiplies and stores"
     text = "\n".join(path.read_text() for path in sorted(family.glob("*.md")))
     tunables = text.partition("## Tunables")[2]
     expected = {t.name for variant in discover(TEMPLATES) if variant.name == family.name for t in variant.tune}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -93,6 +95,20 @@ def test_the_two_lists_of_requirements_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     assert project["dependencies"] == [line for line in lines if not line.startswith("#")]
+
+
+def test_what_the_code_imports_is_required() -> None:
+    """The environment of the wheel borrows all packages of the tests, so an import that nothing requires would work there."""
+    files = [path for path in (ROOT / "workbench").rglob("*.py") if "red_team" not in path.parts]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    roots = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"workbench"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [*project["dependencies"], *project["optional-dependencies"]["cluster"]]
+    named = {re.match(r"[\w-]+", requirement)[0] for requirement in required}
+    optional = {"IPython", "pynvml"}  # a notebook has the first; without the second the clocks of a GPU are unknown
+    assert roots - named == optional and named - roots <= {"ninja"}, (roots - named, named - roots)
 
 
 def test_an_editable_install_uses_the_checkout(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ Orders and replies go through the pipe as JSON. `typed` refuses a key that is un
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -33,6 +33,7 @@ from .replies import (
 
 R_co = TypeVar("R_co", covariant=True)
 Emit = Callable[[Event], None]   # an operation calls it with its current step
+_LONGEST_WORD = 40               # shorter than a digest
 GUARDS = frozenset({"poison", "guard_zone", "nan", "inputs", "recheck", "watch", "stream", "new_process"})
 
 
@@ -43,6 +44,22 @@ class Order(Generic[R_co]):
     operation: ClassVar[str]
     reply: ClassVar[type[Any]]
     ends_itself: ClassVar[bool] = False
+
+    @property
+    def told(self) -> str:
+        """What is asked, for the log: the operation and the order's short words and layer, without sources and folders."""
+        return " ".join([self.operation, *_words(self)])
+
+
+def _words(order: Any) -> Iterator[str]:
+    for entry in fields(order):
+        value = getattr(order, entry.name)
+        if isinstance(value, Order):
+            yield from _words(value)
+        elif isinstance(value, Workload):
+            yield value.preset or str(value.layer)
+        elif isinstance(value, str) and value and len(value) <= _LONGEST_WORD and "\n" not in value:
+            yield value
 
 
 @dataclass(frozen=True)

@@ -101,18 +101,19 @@ class WorkerProcess:
         """
         if stop is not None and stop.is_set():
             raise WorkerCancelled("The worker was stopped.")
-        begun, op = time.monotonic(), order.operation
+        begun, asked = time.monotonic(), order.told
         try:
             self._ask(order)
-            LOG.debug("%s worker %s: %s asked, at most %g s", self.kind, self._pid, op, limit_s)
+            LOG.debug("%s worker %s: %s asked, at most %g s", self.kind, self._pid, asked, limit_s)
             reply = self._reply(order, limit_s, on_event, stop)
         except BrokenPipeError:
             raise self._death() from None
         except (WorkerDied, WorkerTimeout, WorkerFailed, WorkerCancelled) as error:
-            LOG.debug("%s worker %s: %s ended after %.2f s: %s", self.kind, self._pid, op, time.monotonic() - begun, error)
+            LOG.debug("%s worker %s: %s ended after %.2f s: %s", self.kind, self._pid, order.operation,
+                      time.monotonic() - begun, error)
             raise
-        LOG.debug("%s worker %s: %s %s after %.2f s", self.kind, self._pid, op, getattr(reply, "status", "done"),
-                  time.monotonic() - begun)
+        LOG.debug("%s worker %s: %s %s after %.2f s", self.kind, self._pid, order.operation,
+                  getattr(reply, "status", "done"), time.monotonic() - begun)
         return reply
 
     @property
@@ -196,7 +197,9 @@ class WorkerProcess:
                     if message["id"] != self._number:
                         continue
                     if "event" in message:
-                        new_limit = on_event(read(Event, message["event"]))
+                        event = read(Event, message["event"])
+                        LOG.debug("%s worker %s: %s: %s", self.kind, self._pid, event.phase, event.text)
+                        new_limit = on_event(event)
                         if new_limit:
                             limit_s, deadline = new_limit, time.monotonic() + new_limit
                     elif "failure" in message:
