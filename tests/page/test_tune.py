@@ -176,6 +176,14 @@ def test_start_runs_until_stop_in_every_tab(sessions: Path, waiting: None) -> No
     drawn(reloaded)
     until(lambda: one.done, 60)
     assert "Stopped before a candidate was right" in said(drawn(at)) and at.button(key="tune_start").label == "Resume"
+    at.button(key="tune_start").click()
+    drawn(at)
+    two = running.tunings()[name]
+    until(lambda: two.run is not None and two.run.state == "running")
+    at.button(key="tune_finish").click()
+    assert drawn(at).button(key="tune_finish").disabled or two.done
+    until(lambda: two.done, 60)
+    assert two.result.state == "done" and two.result.early and not two.stopped, "the compiler of an hour was ended"
 
 
 def story(count: int = 40, **more: object) -> list[Trial]:

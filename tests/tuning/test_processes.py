@@ -134,14 +134,22 @@ def test_two_processes_tune_one_session(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_an_interrupt_prints_the_best_so_far_and_how_to_go_on(number: int, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_winner_and_sigterm_prints_the_best_so_far(number: int, tmp_path: Path) -> None:
+    """After two trials. Both say how to go on."""
     process = started(tmp_path, *LAYER, "--variant", "shared_weight_tiling", *NAIVE, "--trials", "300", "--session", "one")
     session = Session(tmp_path / "one")
-    until(lambda: (tmp_path / "one" / "trials.jsonl").is_file() and any(t.ok for t in session.trials()))
+    until(lambda: (tmp_path / "one" / "trials.jsonl").is_file()
+          and sum(t.ok for t in session.trials()) >= 2)
     process.send_signal(number)
     told, said = process.communicate(timeout=300)
-    assert process.returncode == 130, said
-    assert "The tune stopped before the finals" in told and " ieee BLOCK=" in told
+    won = [e for e in session.events() if e["event"] == WON]
+    if number == signal.SIGTERM:
+        assert process.returncode == 130, said
+        assert not won and "The tune stopped before the finals" in told and " ieee BLOCK=" in told
+    else:
+        assert process.returncode == 0 and len(won) == 1 and won[0]["judged"] < 300, said
+        assert "  It was judged again and is right with " in told and "The search ends and the finals follow" in said
+        assert next(t for t in session.trials() if t.trial_id == won[0]["trial_id"]).ok
     assert said.splitlines()[-1].endswith("python -m workbench tune --resume one"), said
 
 

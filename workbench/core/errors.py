@@ -14,6 +14,10 @@ class BadRequest(ValueError):
         self.field = field
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: the work stops at once. Ctrl-C, in contrast, may first ask the work to finish."""
+
+
 class RenderError(BadRequest):
     """A template that cannot be rendered: a wrong header, an undefined name, a wrong value for a tunable."""
 

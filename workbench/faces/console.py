@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TextIO
 
+from ..core.errors import Terminated
 from .exit_codes import BAD_REQUEST
 
 
@@ -55,4 +56,4 @@ def _text(stream: _Stream | None, usual: TextIO | None) -> TextIO | None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise Terminated

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import html
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -148,8 +149,8 @@ def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | Non
          precision: str = "", variants: str | Iterable[str] = (), device: str = "auto", effort: str = "normal",
          trials: int | None = None, minutes: float | None = None, session: str | None = None, resume: str | None = None,
          baselines: bool = True, cluster: str = "", progress: bool = True) -> Tuned:
-    """Find the fastest right kernels of a layer on this machine, and keep them. The call blocks and shows its progress. An
-    interrupt stops it; the result then has the best so far.
+    """Find the fastest right kernels of a layer on this machine, and keep them. The call blocks and shows its progress.
+    The first interrupt ends the search: the best so far are timed again, and the winner is kept. The second one stops the tune.
 
     `work` is the same as for `run`. With `resume`, the tune of a session is continued instead; `trials` or `minutes` set a new
     limit. `cluster`: address of a scheduler of dask.distributed, whose GPUs are used. Raises `BadRequest`.
@@ -166,14 +167,15 @@ def tune(work: ConvTranspose | Workload | str | None = None, *, batch: int | Non
                                   precision, device, effort, trials, minutes, names_of(variants, "variants"),
                                   baselines=baselines)
             folder = Session.create(name=session)
+        finish = threading.Event()
         if not progress:
-            return Tuned(folder, tune_layer(request, folder, _runner(), places=there.places))
+            return Tuned(folder, tune_layer(request, folder, _runner(), places=there.places, finish=finish))
         bar = ProgressBar(request.trials, request.seconds)
         try:
             for note in there.notes:
                 bar.say(note)
             return Tuned(folder, tune_layer(request, folder, _runner(), on_line=bar.say, on_run=bar.follow,
-                                            places=there.places))
+                                            places=there.places, finish=finish))
         finally:
             bar.close()
 

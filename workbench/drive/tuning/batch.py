@@ -5,6 +5,7 @@ one.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,10 +67,10 @@ class BatchRequest:
 
 
 def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
-          places: Sequence[str] = ()) -> list[Job]:
-    """Tune all layers on these places. Their sessions are named NAME.LAYER.PRECISION; an existing session is continued. Raises
-    `BadRequest`."""
-    jobs = _jobs(request, name)
+          places: Sequence[str] = (), finish: threading.Event | None = None) -> list[Job]:
+    """Tune all layers on these places. Their sessions are named NAME.LAYER.PRECISION; an existing session is continued. Once
+    `finish` is set, which the first Ctrl-C does, all searches end, and the finals of each layer follow. Raises `BadRequest`."""
+    jobs, finish = _jobs(request, name), finish or threading.Event()
     begun = time.monotonic()
     seconds = 60 * request.minutes if request.minutes is not None else None
     search_s = (1 - _FINALS_SHARE) * seconds if seconds else None
@@ -82,18 +83,18 @@ def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable
     total = left()
     size = max(_LEAST_SLICE_S if search_s is not None else _LEAST_SLICE_TRIALS, total / (3 * len(jobs)))
     open_ = list(jobs)
-    while open_ and (rest := min(size, left())) > 0:
+    while open_ and not finish.is_set() and (rest := min(size, left())) > 0:
         job = next_job(open_)
         before, at = job.result.trials if job.result else 0, time.monotonic()
         on_line(f"{job.name}: slice {job.slices + 1}")
-        _slice(job, rest, runner, on_line, by_time=search_s is not None, places=places)
+        _slice(job, rest, runner, on_line, by_time=search_s is not None, places=places, finish=finish)
         if job.result and job.result.state != "done":
             return jobs
         early = search_s is None or time.monotonic() - at < rest   # a long build may take a whole slice
         if early and (job.result.trials if job.result else 0) <= before:
             open_.remove(job)   # no candidate is left, or none can be tried
     for job in jobs:
-        _finish(job, runner, on_line, places)
+        _finish(job, runner, on_line, places, finish)
         if job.result and job.result.state != "done":
             break
     return jobs
@@ -129,7 +130,7 @@ def _jobs(request: BatchRequest, name: str) -> list[Job]:
 
 
 def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None], *, by_time: bool,
-           places: Sequence[str]) -> None:
+           places: Sequence[str], finish: threading.Event) -> None:
     """`size`: seconds or trials."""
     before, session = job.ms, Session.create(name=job.session)
     if by_time:
@@ -138,7 +139,8 @@ def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None]
     else:
         asked = replace(job.request, trials=(job.result.trials if job.result else 0) + max(1, round(size)), minutes=None)
     try:
-        job.result = tune(asked, session, runner, on_line=on_line, with_finals=False, places=places)
+        job.result = tune(asked, session, runner, on_line=on_line, with_finals=False, places=places,
+                          finish=finish)
     except BadRequest as error:   # no variant serves the layer
         on_line(f"{job.name}: {error}")
         job.result = job.result or TuneResult("done", str(error), {})
@@ -146,8 +148,9 @@ def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None]
     job.gain = max(0.0, log(before / job.ms)) if before and job.ms else (log(2) if job.ms else 0.0)
 
 
-def _finish(job: Job, runner: Runner, on_line: Callable[[str], None], places: Sequence[str]) -> None:
+def _finish(job: Job, runner: Runner, on_line: Callable[[str], None], places: Sequence[str], finish: threading.Event
+            ) -> None:
     """Run the finals, without a search."""
     if job.result and job.result.winners:
         asked = replace(job.request, trials=job.result.trials, minutes=None)
-        job.result = tune(asked, Session.create(name=job.session), runner, on_line=on_line, places=places)
+        job.result = tune(asked, Session.create(name=job.session), runner, on_line=on_line, places=places, finish=finish)

@@ -159,8 +159,10 @@ class TuneFeed:
     # more than seven: the inputs of a tune (request, spaces, claims), its limits, and a callback
     def __init__(self, request: TuneRequest, session: Session, spaces: dict[str, TuneSpace], device: Device, claims: Claims, *,
                  used_s: float = 0.0, finals_s: float = 0.0, first: Callable[[TuneSpace], Sequence[str]] = lambda space: (),
-                 on_trial: Callable[[Trial, TuneFeed], None] = lambda trial, feed: None) -> None:
+                 on_trial: Callable[[Trial, TuneFeed], None] = lambda trial, feed: None,
+                 finish: threading.Event | None = None) -> None:
         self.request, self.device, self.claims, self.on_trial = request, device, claims, on_trial
+        self.finish = finish or threading.Event()   # set: the search ends now, and the finals follow
         self.searches = {d: Search(space, first(space)) for d, space in spaces.items()}
         self.baselines: list[Trial] = []
         self._trials = Follower(session, TRIALS)
@@ -191,7 +193,7 @@ class TuneFeed:
     @property
     def over(self) -> bool:
         seconds = self.request.seconds
-        if seconds is not None and self.spent_s >= seconds - self._finals_s:
+        if self.finish.is_set() or seconds is not None and self.spent_s >= seconds - self._finals_s:
             return True
         return len(self._last) == _HOPELESS and not set(self._last) - _MACHINE
 

@@ -61,6 +61,7 @@ def result(found: TuneResult) -> str:
 
 def as_json(found: TuneResult, session: Session) -> dict[str, Any]:
     return {"state": found.state, "message": found.message, "session": session.name, "trials": found.trials,
+            "ended_early": found.early,
             "failures": found.failures, "winners": {d: {
                 "variant": w.trial.name, "precision": w.trial.precision, "config": w.trial.config,
                 "ms": w.trial.kernel_median_ms, "trial_id": w.trial.trial_id,

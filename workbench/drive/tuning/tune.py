@@ -4,13 +4,14 @@ are read from its trials. So a tune that was killed can be continued, and severa
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from ...core.errors import BadRequest
+from ...core.errors import BadRequest, Terminated
 from ...core.layer import Workload
 from ...core.replies import Device
 from ...core.trial import Trial
@@ -46,7 +47,7 @@ class Winner:
 class TuneResult:
     """`state`: done, stopped or failed. The others are by direction. `failures`: status -> number of trials that ended with it.
     `fell`: how many were right in the search but wrong when they were judged again in the finals. `passed`: how many could not
-    be judged again. `empty`: why nothing can be tried."""
+    be judged again. `empty`: why nothing can be tried. `early`: somebody ended the search before its limit."""
 
     state: str
     message: str
@@ -57,6 +58,7 @@ class TuneResult:
     fell: dict[str, int] = field(default_factory=dict)
     passed: dict[str, int] = field(default_factory=dict)
     empty: dict[str, str] = field(default_factory=dict)
+    early: bool = False
 
 
 def asked(session: Session) -> TuneRequest:
@@ -80,11 +82,12 @@ def limited(request: TuneRequest, trials: int | None, minutes: float | None, eff
 # more than seven: page, verb and notebook need different callbacks
 def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
          on_space: Callable[[dict[str, Explained]], None] = lambda told: None, on_run: Callable[[Run], None] = lambda run: None,
-         places: Sequence[str] = (), with_finals: bool = True) -> TuneResult:
+         places: Sequence[str] = (), with_finals: bool = True, finish: threading.Event | None = None) -> TuneResult:
     """Run a tune, and keep the winners in the store if a GPU timed them. Candidates with a trial in the session are not run
     again. `on_run` gets the run when it begins. Stopping this run stops the tune. `places`: measuring processes; by default the
-    requested device, and for "auto" every GPU of the same kind as the first one. After an interrupt, or without finals, the
-    result has the best so far, and nothing is kept. Raises `BadRequest`.
+    requested device, and for "auto" every GPU of the same kind as the first one. After a stop, or without finals, the result
+    has the best so far, and nothing is kept. `finish`: once it is set, the search ends, quick finals follow, and the winner is
+    kept. The first Ctrl-C sets it; the second one stops the tune. Without `finish` the first one stops it. Raises `BadRequest`.
     """
     first = places[0] if places else resolve_device(request.device)
     device, places = _answering(runner, places or (every_gpu(first) if request.device == "auto" else (first,)))
@@ -112,9 +115,12 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     with Claims(session, {"workload": request.workload.to_json(), "device": device.key}) as claims:
         feed = TuneFeed(request, session, there, device, claims, used_s=used_s(session, request.workload, classes),
                         first=lambda s: near[s.direction], on_trial=on_trial,
-                        finals_s=request.finals_s if with_finals else 0.0)
+                        finals_s=request.finals_s if with_finals else 0.0, finish=finish)
+
+        early: list[bool] = []    # once the search has ended: whether somebody ended it
 
         def last(execution: Execution) -> None:
+            early.append(feed.finish.is_set())
             feed.read()
             for direction, search in feed.searches.items() if with_finals else ():
                 if final := _known_final(session, search, device):
@@ -123,7 +129,8 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                 on_line(f"{direction}: the best are timed again, alternately")
                 final, not_right = finals(
                     execution, list(search.trials.values()), feed.baselines + execution.run.trials,
-                    effort="quick" if request.effort == "quick" else "normal", templates=request.templates)
+                    effort="quick" if request.effort == "quick" or early[0] else "normal",
+                    templates=request.templates)
                 passed[direction] = [trial for trial in not_right if says_nothing(trial)]
                 fell[direction] = [trial for trial in not_right if not says_nothing(trial)]
                 for trial in fell[direction]:
@@ -144,9 +151,19 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
         try:
             on_run(run)
             said = ""
-            while not run.wait(_LOOK_S):
-                if run.message != said and not feed.own_judged:   # the lines of the tune have more details
-                    on_line(said := run.message)
+            while run.active:
+                try:
+                    while not run.wait(_LOOK_S):
+                        if run.message != said and not feed.own_judged:   # the lines of the tune have more details
+                            on_line(said := run.message)
+                except KeyboardInterrupt as interrupt:
+                    nothing_yet = with_finals and not any(search.best for search in feed.searches.values())
+                    if (finish is None or finish.is_set() or nothing_yet or run.state == "waiting"
+                            or isinstance(interrupt, Terminated)):
+                        raise
+                    finish.set()
+                    on_line(f"{'The finals are under way' if early else 'The search ends and the finals follow'}; then the "
+                            "winner is kept. Press Ctrl-C again to stop at once.")
         except KeyboardInterrupt:
             runner.stop(run)
         finally:
@@ -154,7 +171,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                 runner.stop(run)
         feed.read()
     result = _result(run, feed, found, fell, session, device)
-    return replace(result, passed={d: len(trials) for d, trials in passed.items() if trials},
+    return replace(result, early=any(early), passed={d: len(trials) for d, trials in passed.items() if trials},
                    failures={d: result.failures.get(d, {}) for d in asked_for},
                    empty={d: why_empty(space.left_out) for d, space in asked_for.items() if d not in there})
 

@@ -4,6 +4,7 @@ This module only reads the runner's `Run`. `Tuning` is a tune that this server c
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from html import escape
@@ -40,6 +41,7 @@ class Tuning(Background):
         self.request, self.session = request, session
         self.run: Run | None = None
         self.result: TuneResult | None = None
+        self.finish = threading.Event()         # set: the search ends, and the finals follow
         self.used_s = 0.0                       # by earlier tunes of the same work in this session
         self._runner, self._places = runner, places
 
@@ -47,6 +49,12 @@ class Tuning(Background):
         super().stop()
         if self.run is not None:
             self._runner.stop(self.run)
+
+    def finish_now(self) -> None:
+        """End the search, time the best so far again, and keep the winner. A tune that still waits for its device stops."""
+        self.finish.set()
+        if self.run is None or self.run.state == "waiting":
+            self.stop()
 
     @property
     def stopped(self) -> bool:
@@ -56,7 +64,7 @@ class Tuning(Background):
         self._say("counting the configs of the search space")
         try:
             self.result = tune(self.request, self.session, self._runner, on_line=self._say, on_run=self._begun_run,
-                               places=self._places)
+                               places=self._places, finish=self.finish)
         except (BadRequest, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
             self.problem = str(error)
 

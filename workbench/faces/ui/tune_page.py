@@ -139,6 +139,8 @@ def running_strip(tuning: Tuning) -> str:
 def _left(tuning: Tuning, judged: int) -> str:
     """"about 40 s left, the finals included"; "" if it is not known."""
     request, run = tuning.request, tuning.run
+    if tuning.finish.is_set():
+        return "the search has ended; the finals follow: the best are timed again alternately"
     if request.seconds is not None:
         left = request.seconds - tuning.used_s - tuning.elapsed_s
         return (f"about {left:.0f} s left, including the finals" if left > 0 else
@@ -213,9 +215,13 @@ def _number(word: str, name: str) -> float | None:
 
 def _button(choice: Choice, request: TuneRequest | None, mine: Tuning | None, path: Path | None) -> None:
     if mine is not None and not mine.done:
-        st.button("Stop", key="tune_stop", width="stretch", on_click=mine.stop, shortcut=theme.STOP_KEY,
-                  help="Ends the compilers and kernels of this tune. Finished trials are kept; Resume continues. "
-                       f"Key: {theme.STOP_KEY}")
+        keep, stop = st.columns((3, 2), gap="small")
+        keep.button("Finish and keep", key="tune_finish", width="stretch", on_click=mine.finish_now, type="primary",
+                    disabled=mine.finish.is_set(),
+                    help="Ends the search now. The best so far are timed again, and the winner is kept.")
+        stop.button("Stop", key="tune_stop", width="stretch", on_click=mine.stop, shortcut=theme.STOP_KEY,
+                    help="Ends the compilers and kernels of this tune at once, without finals. Finished trials are kept; "
+                         f"Resume continues. Key: {theme.STOP_KEY}")
         return
     goes_on = path is not None and not _recorded(choice) and choice.workload is not None \
         and tune_panels.asked_of(path, choice.workload) is not None

@@ -12,6 +12,8 @@ A search proposes candidates of all variants that serve the layer. Some are buil
 free GPU of the same kind. Then the best are timed alternately, a fixed rule breaks ties, and the winner is judged again on new
 inputs and odd sizes. A winner that a GPU timed is kept: export --best, run --best and patch use it.
 
+The first Ctrl-C ends the search: the best so far are timed again, and the winner is kept. The second Ctrl-C stops at once.
+
 On the CPU the kernels are emulated. Such times do not predict a GPU, and nothing is kept.
 """
 
@@ -21,6 +23,7 @@ import argparse
 import json
 import shlex
 import sys
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -89,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         for note in cluster.notes:
             say(note)
         result = tune(request, session, runner, on_line=say, places=cluster.places,
-                      on_space=lambda told: say(text.explained(told, short=True)))
+                      finish=threading.Event(), on_space=lambda told: say(text.explained(told, short=True)))
     return _told(result, session, args, cluster)
 
 
@@ -135,10 +138,11 @@ def _told(result: TuneResult, session: Session, args: argparse.Namespace, cluste
         print(f"Session {session.path}")
     if result.state == "failed":
         print(result.message, file=sys.stderr)
-    if result.state != "done":
+    if result.state != "done" or result.early:
         words = ["python", "-m", "workbench", "tune", "--resume", session.name]
         words += ["--cluster", args.cluster] if args.cluster else []
         stopped = f"Stopped. Session {session.name} keeps the finished trials. " if result.state == "stopped" else ""
+        stopped = "The search was ended before its limit. " if result.state == "done" else stopped
         print(f"{stopped}To continue, run: {shlex.join(words)}", file=sys.stderr)
     return exit_code(result)
 
