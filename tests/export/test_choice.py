@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.template import render
-from workbench.core.trial import Trial
+from workbench.core.trial import Status, Trial
 from workbench.core.trial_parts import TrialDevice
 from workbench.core.variants import find
 from workbench.drive.exporting.best_recipe import best_recipe, other_dtypes
@@ -33,7 +34,9 @@ from workbench.drive.exporting.export import export_text, module_order
 from workbench.drive.exporting.recipe import Recipe
 from workbench.drive.reporting import plots
 from workbench.drive.sessions.recorded import recipe_from_trials
+from workbench.drive.sessions.session import Session
 from workbench.faces import cli
+from workbench.faces import notebook as wb
 from workbench.faces.cli import main
 from workbench.measure.module.subject import Subject
 
@@ -90,6 +93,52 @@ def test_the_best_known_one_is_taken_and_said():
     recipe, notes = recipe_from_trials([made("naive_gather", 0.1), best])
     assert recipe.forward.variant.name == entry.variant and recipe.forward.config == best.config
     assert notes == [f"forward: {entry.variant} is taken because it is the best known for sm_90. The session has no GPU times."]
+
+
+def test_the_winner_of_a_tune_is_taken_and_what_fell_in_the_finals_is_not(tmp_path, monkeypatch, capsys):
+    """By the verb, the notebook and the page, from a session whose fastest candidate was wrong on an odd size."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    fast, second, third = (made(name, ms, device=H200) for name, ms in (
+        ("naive_gather", 1.0), ("shared_weight_tiling", 2.0), ("warp_per_output", 2.01)))
+    odd = replace(WORK, batch=1, input_size=(7,), preset="")
+    fell = replace(fast, trial_id="f" * 12, workload=odd, status=Status.MISMATCH, kernel_ms=None)
+    again = replace(third, trial_id="a" * 12)
+    session = Session.create(tmp_path, "tuned")
+    for one in (fast, second, third):
+        session.append(one)
+
+    def chosen() -> str:
+        """The same by all three."""
+        assert cli.main(["export", "--session", "tuned"]) == 0
+        text = capsys.readouterr().out
+        at = AppTest.from_function(_page, default_timeout=300).run()
+        assert not at.exception
+        assert wb.open_session("tuned").export(tmp_path / "file.py").read_text() == text[:-1]
+        name, = re.findall(r'"forward/(\w+)", "candidate ', text)
+        assert f'"forward/{name}", "candidate ' in at.code[0].value
+        offered.append([s.options for s in at.selectbox if s.label == "forward"][0])
+        return name
+
+    offered = []
+    assert chosen() == "naive_gather"
+    session.append(fell)
+    assert chosen() == "shared_weight_tiling"
+    assert len(offered[0]) == 4 and offered[1] == ["shared_weight_tiling", "warp_per_output", "PyTorch"]
+    session.append(again)
+    session.event("tune_won", direction="forward", precision_class="ieee", trial_id=again.trial_id, searched=third.trial_id)
+    assert chosen() == "warp_per_output", "its median is not the least, but the finals found it"
+    assert cli.main(["export", "--session", "tuned", "--trial", fast.trial_id]) == 2
+    assert capsys.readouterr().err.endswith("naive_gather was wrong (MISMATCH) with batch 1, input size 7, seed 0, so it is "
+                                            "not exported. Choose another trial.\n")
+    later = replace(second, trial_id="b" * 12, at="2999-01-01T00:00:00Z", kernel_ms=replace(second.kernel_ms, median_ms=1.5))
+    assert recipe_from_trials([*session.trials(), later], events=session.events())[0].forward.variant.name == later.name
+    with pytest.raises(BadRequest, match="^Nothing to export: naive_gather was wrong .MISMATCH. with batch 1, input size 7, "):
+        recipe_from_trials([fast, fell])
+
+
+def _page() -> None:
+    from workbench.faces.ui import export_page
+    export_page.draw()
 
 
 def test_the_verb_asks_for_names(tmp_path, monkeypatch, capsys):

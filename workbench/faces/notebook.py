@@ -362,8 +362,8 @@ class Result:
         from ..drive.sessions.recorded import recipe_from_trials
         check_folder(Path(path))
         names = names_of(variants, "variants")
-        recipe, notes = recipe_from_trials([t for t in self.trials if not names or t.name in names or report.is_baseline(t)],
-                                           arch=arch_of())
+        there = [t for t in self.trials if not names or t.name in names or report.is_baseline(t)]
+        recipe, notes = recipe_from_trials(there, arch=arch_of(), events=self.session.events())
         original = problem_of(recipe.workload)
         write_whole(Path(path), export_text(recipe, constructor=original, class_name=class_name, notes=notes))
         return Path(path)

@@ -18,6 +18,7 @@ from ...core.layer import Workload
 from ...core.precision import CLASSES
 from ...core.trial import Status, Trial
 from ..running.resume import NO_VERDICT, SLOWER
+from ..sessions.files import TUNE_WON
 from .report import FASTER, Baselines, best_baseline, floor_of, is_baseline, is_emulated, speedup
 from .report import SLOWER as SLOWER_IN_TURNS
 
@@ -291,7 +292,7 @@ def _finals(events: Sequence[Mapping[str, Any]], trials: Sequence[Trial], classe
             ) -> tuple[Trial | None, str, dict[str, str]]:
     """The winner's last trial, the id of its first one, and the result of each finalist in words."""
     there = {t.trial_id: t for t in trials}
-    won = next((e for e in reversed(events) if e.get("event") == "tune_won" and str(e.get("trial_id")) in there
+    won = next((e for e in reversed(events) if e.get("event") == TUNE_WON and str(e.get("trial_id")) in there
                 and (not classes or str(e.get("precision_class")) in classes)), None)
     if won is None or any(t.at > str(won.get("at")) for t in trials):   # a tune that goes on has no winner yet
         return None, "", {}

@@ -17,6 +17,7 @@ from pathlib import Path
 from ...core.trial import Timing, Trial
 
 TRIALS, EVENTS, BLOBS = "trials.jsonl", "events.jsonl", "blobs"
+TUNE_WON = "tune_won"   # event with the result of the finals of a tune
 # Bytes at the end of the file in which the newest trial's time is searched; a line is at most half as long.
 _END_BYTES = 8192
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from ...core import numbers
 from ...core.best_known import best_config
@@ -16,11 +17,11 @@ from ...core.errors import BadRequest, RenderError
 from ...core.fork import fork, forked, variant_of_text
 from ...core.layer import LAUNCHES, Workload
 from ...core.occupancy import Occupancy, candidate_occupancy
-from ...core.precision import CLASSED
+from ...core.precision import CLASSED, CLASSES
 from ...core.replies import MachineCode
 from ...core.sass import Kernel, read
 from ...core.template import render
-from ...core.trial import Status, Trial
+from ...core.trial import NOT_JUDGED, Status, Trial
 from ...core.typed import Misfit
 from ...core.typed import read as read_typed
 from ...core.variants import find
@@ -29,6 +30,7 @@ from ..exporting.best_recipe import DEFAULT_ARCH
 from ..exporting.recipe import Recipe, fastest
 from ..reporting.main_kernel import arch_of, main_kernel, own_name
 from ..reporting.report import SLOWER, best_baseline, is_emulated, speedup
+from .files import TUNE_WON
 from .session import Session
 
 WHAT = ("source", "template", "config", "ptx", "sass")   # these parts of two candidates can be compared
@@ -243,6 +245,44 @@ def _assembly(answer: MachineCode, kernels: Sequence[Kernel], what: str) -> str:
     return "\n".join(line for kernel in kernels for line in (f"{kernel.name}:", *(f"    {i.text}" for i in kernel.code)))
 
 
+# A trial with one of these does not show that its kernel is wrong.
+_SAYS_NOTHING = NOT_JUDGED | {Status.OK, Status.WORKER_DIED, Status.RUN_TIMEOUT, Status.RENDER_FAILED, Status.BUILD_FAILED,
+                              Status.BUILD_TIMEOUT}
+
+
+def fallen(trials: Iterable[Trial]) -> dict[tuple[str, str, str], Trial]:
+    """The candidates that were found wrong, with any inputs or sizes of their layer: `kernel_of` a trial -> the trial that
+    found it wrong. `trials`: all of a session, because the finals of a tune also judge odd sizes."""
+    return {kernel_of(t): t for t in trials if t.kind == "candidate" and t.candidate_id and t.status not in _SAYS_NOTHING}
+
+
+def kernel_of(trial: Trial) -> tuple[str, str, str]:
+    """The same for all trials of one kernel on one kind of device, whatever their inputs and sizes."""
+    return trial.direction, trial.candidate_id, trial.device.key
+
+
+def unbeaten(trials: Iterable[Trial], events: Iterable[Mapping[str, Any]]) -> list[Trial]:
+    """The trials without the candidates that lost to the winner of a tune: the finals compared it with the best of all that
+    were judged before. Their order, unlike that of single medians, was found in alternating timings. `events`: those of the
+    session."""
+    trials = list(trials)
+    there = {t.trial_id: t for t in trials if t.ok}
+    won: dict[tuple[object, ...], tuple[str, Trial, Sequence[str]]] = {}
+    for event in events:
+        winner = there.get(str(event.get("trial_id"))) if event.get("event") == TUNE_WON else None
+        if winner is not None:
+            name = str(event.get("precision_class"))
+            won[(winner.workload, winner.direction, winner.device.key, name)] = (
+                str(event.get("at")), winner, CLASSES.get(name, (name,)))
+
+    def lost(trial: Trial) -> bool:
+        return any(trial is not winner and trial.at <= at and trial.precision in admitted and trial.workload == winner.workload
+                   and (trial.direction, trial.device.key) == (winner.direction, winner.device.key)
+                   for at, winner, admitted in won.values())
+
+    return [t for t in trials if t.kind != "candidate" or t.forked_from or t.compile_flags or not lost(t)]
+
+
 def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] = ()) -> tuple[Trial | None, str]:
     """Choose one of the right candidates of one direction; with a sentence about the choice, or "". It is the fastest on a GPU.
     Without GPU times it is the only candidate, or the best known one for `arch`. None with a sentence if PyTorch (from the
@@ -268,12 +308,17 @@ def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] =
 
 
 def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None, *, templates: Path | None = None,
-                       arch: str = DEFAULT_ARCH) -> tuple[Recipe, list[str]]:
+                       arch: str = DEFAULT_ARCH, events: Iterable[Mapping[str, Any]] = ()) -> tuple[Recipe, list[str]]:
     """The recipe of the `first_choice` of each direction, and the sentences about the choices. It is for `workload`, or for the
-    only workload of the trials. Raises `BadRequest` if no candidate was right, if there are several workloads, or if there is
-    no basis for a choice."""
+    only workload of the trials. Candidates that were right once and wrong once are left out; with the `events` of the session
+    also those that lost in the finals of a tune. Raises `BadRequest` if no candidate was right, if there are several workloads,
+    or if there is no basis for a choice."""
     trials = list(trials)
-    right = [t for t in trials if t.kind == "candidate" and t.ok]
+    fell = fallen(trials)
+    once = [t for t in trials if t.kind == "candidate" and t.ok]
+    right = unbeaten([t for t in once if kernel_of(t) not in fell], events)
+    if once and not right:
+        raise BadRequest(f"Nothing to export: {found_wrong(fell[kernel_of(once[0])])}", field="session")
     works = {(t.workload, t.workload.preset): t.workload for t in right}
     if workload is None:
         if len(works) != 1:
@@ -287,7 +332,9 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
             there.setdefault(trial.direction, []).append(trial)
     if not there:
         raise BadRequest(f"No candidate was right for {workload.layer}, so there is nothing to export.", field="session")
-    best, notes = {}, []
+    best = {}
+    before = {kernel_of(t) for t in once if t.workload == workload}
+    notes = [found_wrong(bad) for kernel, bad in fell.items() if kernel in before]
     for direction, some in there.items():
         chosen, note = first_choice(some, arch, trials)
         notes += [note] if note else []
@@ -301,6 +348,13 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
         raise BadRequest(f"Nothing to export. {' '.join(notes)}", field="session")
     used = fastest({direction: _ms(trial) for direction, trial in best.items()})
     return Recipe.of(workload, {d: judged_candidate(best[d], templates=templates) for d in used}), notes
+
+
+def found_wrong(trial: Trial) -> str:
+    """A sentence about a candidate that fell, from the trial that found it wrong."""
+    work = trial.workload
+    return (f"{trial.name} was wrong ({trial.status}) with batch {work.batch}, input size "
+            f"{' x '.join(map(str, work.input_size))}, seed {work.seed}, so it is not exported.")
 
 
 def _ms(trial: Trial) -> float:

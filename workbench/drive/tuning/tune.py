@@ -21,6 +21,7 @@ from ..running.request import Run, RunRequest
 from ..running.runner import Runner
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from ..running.workers import is_elsewhere
+from ..sessions.files import TUNE_WON
 from ..sessions.session import Session
 from . import store
 from .feed import EFFORTS, EVENT, Search, TuneFeed, TuneRequest, same_work, spaces
@@ -28,7 +29,7 @@ from .finals import Final, finals, says_nothing
 from .seen import Claims
 from .space import Explained, key_of_trial, why_empty
 
-WON = "tune_won"            # event with the result of a direction
+WON = TUNE_WON              # event with the result of a direction
 _LOOK_S = 0.2               # interval between two looks at the state of the run
 
 

@@ -12,6 +12,7 @@ from html import escape
 from itertools import islice
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -27,8 +28,8 @@ from ...drive.exporting.export import export_text, module_order, verify
 from ...drive.exporting.recipe import Recipe, fastest
 from ...drive.machine.daemon_threads import DaemonThreads
 from ...drive.reporting import report
-from ...drive.sessions.recorded import first_choice, judged_candidate
-from . import address, state, theme
+from ...drive.sessions.recorded import fallen, first_choice, found_wrong, judged_candidate, kernel_of, unbeaten
+from . import address, state, theme, tune_panels
 
 PYTORCH, APART = "PyTorch", "a launch for each gradient"
 _PROOF_LIMIT_S = 600
@@ -72,7 +73,7 @@ def draw() -> None:
     left, right = grid.container(), grid.container()
     top = left.container()
     with left:
-        chosen = _recipe_choice(here, known_by)
+        chosen = _recipe_choice(here, known_by, fallen(trials), tune_panels.events_of(path))
         top.html(f'<div class="kw">{_recipe_table(here, chosen, name)}</div>')
     if not any(chosen.values()):
         with strip:
@@ -143,18 +144,19 @@ def _options(workload: Workload) -> tuple[str, Preset | None, str]:
     return class_name, forms[form], device
 
 
-def _recipe_choice(trials: list[Trial], known_by: tuple) -> dict[str, Trial | None]:
-    """The choice of one right candidate or PyTorch for each direction. Initially it is the fastest candidate on a GPU. Both
-    gradients in one launch are offered if that was right."""
+def _recipe_choice(trials: list[Trial], known_by: tuple, fell: dict[tuple[str, str, str], Trial],
+                   events: list[dict[str, Any]]) -> dict[str, Trial | None]:
+    """The choice of one right candidate or PyTorch for each direction. Initially it is the winner of a tune, else the fastest
+    candidate on a GPU. Both gradients in one launch are offered if that was right. What `fell` is not offered."""
     wanted = set(st.session_state.get("export_rows", []))
     chosen: dict[str, Trial | None] = {}
     named = wanted | {address.wants(d) for d in LAUNCHES}
-    right_in = {d: sorted(found, key=lambda t: t.trial_id not in named) for d, found in _right(known_by, trials).items()}
+    right_in = {d: sorted(found, key=lambda t: t.trial_id not in named) for d, found in _right(known_by, trials, fell).items()}
     # Of thousands of candidates from a search only the fastest are offered, because rendering each takes a millisecond.
     templates = texts_stamp()
     there = {d: _offered((*known_by, d, *sorted(named)), templates, found) for d, found in right_in.items()}
     directions = LAUNCHES if there[BACKWARD] else DIRECTIONS
-    taken = {d: first_choice(found, arch_of(), trials) for d, found in there.items()}
+    taken = {d: first_choice(unbeaten(found, events), arch_of(), trials) for d, found in there.items()}
     first = {d: trial for d, (trial, _) in taken.items()}
     used = fastest({d: _ms(trial) for d, trial in first.items() if trial})
     for direction, cell in zip(directions, st.columns(len(directions), gap="small"), strict=True):
@@ -173,6 +175,8 @@ def _recipe_choice(trials: list[Trial], known_by: tuple) -> dict[str, Trial | No
         if direction != BACKWARD or pick in options:
             chosen[direction] = options.get(pick)
     notes = [note for _, note in taken.values() if note]
+    once = {kernel_of(t) for t in trials if t.ok}
+    notes += [found_wrong(bad) for kernel, bad in fell.items() if kernel in once]
     notes += [f"{d}: the {_MOST_OFFERED} fastest of {numbers.count(len(right_in[d]))} right candidates are offered."
               for d in directions if len(right_in[d]) > len(there[d]) == _MOST_OFFERED]
     if open_ := [d for d, found in there.items() if found and taken[d] == (None, "")]:
@@ -187,11 +191,11 @@ def _here(path: Path, stamp: tuple[int, int], workload: str, _workload: Workload
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _right(known_by: tuple, _trials: list[Trial]) -> dict[str, list[Trial]]:
-    """Direction -> its right candidates, the fastest first."""
+def _right(known_by: tuple, _trials: list[Trial], _fell: dict[tuple[str, str, str], Trial]) -> dict[str, list[Trial]]:
+    """Direction -> its right candidates that did not fall, the fastest first."""
     right: dict[str, list[Trial]] = {d: [] for d in LAUNCHES}
     for trial in _trials:
-        if trial.kind == "candidate" and trial.ok:
+        if trial.kind == "candidate" and trial.ok and kernel_of(trial) not in _fell:
             right[trial.direction].append(trial)
     return {d: sorted(found, key=_ms) for d, found in right.items()}
 

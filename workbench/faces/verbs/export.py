@@ -27,7 +27,7 @@ from ...drive.exporting.recipe import Recipe
 from ...drive.machine.doctor import resolve_device
 from ...drive.running.candidate_selection import check_names, parse_settings, values_for
 from ...drive.running.runner import Runner
-from ...drive.sessions.recorded import recipe_from_trials
+from ...drive.sessions.recorded import fallen, found_wrong, kernel_of, recipe_from_trials
 from .. import exit_codes
 from ..arguments import add_workload, check_folder, session_from, trial_from, workload_from, write_whole
 
@@ -46,7 +46,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", metavar="sm_90", help="with --best: GPU to choose for (default: the GPU of this machine)")
     parser.add_argument("--suite", choices=tuple(SUITES), help="write a file with the best known kernels for every layer of a "
                                                                "suite into the folder --out, and a table, README.md")
-    parser.add_argument("--session", metavar="NAME", help="take the fastest right candidates of this session")
+    parser.add_argument("--session", metavar="NAME",
+                        help="take the fastest right candidates of this session, or the winners of its tune")
     parser.add_argument("--trial", action="append", default=[], metavar="ID",
                         help="with --session: take the candidate of this trial; may be given once for each direction")
     parser.add_argument("--templates", type=Path, metavar="DIR",
@@ -128,11 +129,14 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str]]:
         if chosen:
             raise BadRequest("Give --session or variants, not both.")
         workload = workload_from(args) if args.preset or args.layer else None
-        trials = session_from(args.session).trials()
+        session = session_from(args.session)
+        trials, events = session.trials(), session.events()
         if args.trial:
-            trials = [trial_from(f"{args.session}:{begin}")[0] for begin in args.trial]
-        return recipe_from_trials(trials, workload, templates=args.templates,
-                                  arch=arch_of(args.device))
+            fell = fallen(trials)
+            trials, events = [trial_from(f"{args.session}:{begin}")[0] for begin in args.trial], []
+            if wrong := next((fell[kernel_of(t)] for t in trials if kernel_of(t) in fell), None):
+                raise BadRequest(f"{found_wrong(wrong)} Choose another trial.", field="trial")
+        return recipe_from_trials(trials, workload, templates=args.templates, arch=arch_of(args.device), events=events)
     if not (args.preset or args.layer):
         raise BadRequest("Give --preset, --layer or --session: the layer to export for.")
     workload: Workload = workload_from(args)
