@@ -93,10 +93,13 @@ for words in sys.argv[3:]:
     (False, ["device_reads", "device_reads", "host_reads"], "host_reads"), (False, ["python"], "python"),
     (True, ["host_reads"], "host_reads"), (True, ["host_copies"], "host_copies"),
     (True, ["device_reads", "python", "host_reads", "device_reads", "host_reads"], "host_reads"),
+    (False, ["allocates", "host_writes_its_own"], "host_writes_its_own"),
+    (True, ["allocates", "python", "host_writes_its_own"], "host_writes_its_own"),
     (True, ["python", "device_reads", "python"], "")])
 def test_a_host_cannot_touch_the_memory_of_the_device(kernels: Kernels, beside_torch: bool, calls: list[str], ended_by: str
                                                       ) -> None:
-    """Beside torch, other code than the library's opens it until the next kernel or copy has ended."""
+    """Neither that of tensors nor that of cudaMalloc. Beside torch, other code than the library's opens it until the next kernel
+    or copy has ended."""
     done = subprocess.run([sys.executable, "-S", "-c", _HOST, str(kernels("faults").path), str(int(beside_torch)), *calls],
                           capture_output=True, text=True, check=False)
     assert done.returncode == (99 if ended_by else 0), done

@@ -108,14 +108,22 @@ struct Watch {
   }
 };
 
+// What cudaMalloc gave: whole pages, and one more that is never open.
+struct Allocation {
+  Range range;
+  Allocation* next;
+};
+
 // Memory that host code cannot touch, as on a GPU: it is open only while a kernel or a copy runs. Of `whole` the rest, around
 // the ranges, is never open.
 struct DeviceMemory {
   static constexpr int most = 64;
+  static constexpr uintptr_t page_bytes = 4096;
   pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   Range ranges[most];
   Range whole{};
   int count = 0;
+  Allocation* allocations = nullptr;
   int users = 0;                   // kernels and copies at work
   bool beside_torch = false;       // operators of torch may use it at any time
   Range own_code{}, memcpy_code{};  // this library's, and the C library's
@@ -132,12 +140,33 @@ struct DeviceMemory {
     return false;
   }
 
-  void allow(int rights) {
-    for (int i = 0; i < count; ++i) {
-      if (mprotect(reinterpret_cast<void*>(ranges[i].start), ranges[i].bytes, rights) != 0) {
-        perror("cuda_on_cpu: mprotect of the device's memory");
-        abort();
+  // Also if the address is in the closed page behind it: a kernel that goes on there has left the allocation.
+  bool allocated(uintptr_t address, uintptr_t behind = 0) const {
+    for (const Allocation* one = allocations; one != nullptr; one = one->next) {
+      if (address - one->range.start < one->range.bytes + behind) {
+        return true;
       }
+    }
+    return false;
+  }
+
+  static void allow(Range range, int rights) {
+    if (mprotect(reinterpret_cast<void*>(range.start), range.bytes, rights) != 0) {
+      perror("cuda_on_cpu: mprotect of the device's memory");
+      abort();
+    }
+  }
+
+  void allow_ranges(int rights) {
+    for (int i = 0; i < count; ++i) {
+      allow(ranges[i], rights);
+    }
+  }
+
+  void allow(int rights) {
+    allow_ranges(rights);
+    for (const Allocation* one = allocations; one != nullptr; one = one->next) {
+      allow(one->range, rights);
     }
   }
 };
@@ -166,7 +195,7 @@ struct OpenDeviceMemory {
 struct WatchedBlocks {
   WatchedBlocks() {
     if (device_memory.watch.asked && device_memory.watch.begin()) {
-      device_memory.allow(PROT_READ);
+      device_memory.allow_ranges(PROT_READ);
     }
   }
   ~WatchedBlocks() {
@@ -233,8 +262,8 @@ inline struct sigaction handler_before = {};
 inline void on_fault(int number, siginfo_t* information, void* context) {
   DeviceMemory& memory = device_memory;
   const auto address = reinterpret_cast<uintptr_t>(information->si_addr);
-  const bool inside = memory.has(address);
-  if (inside && memory.watch.active) {
+  const bool in_range = memory.has(address), inside = in_range || memory.allocated(address);
+  if (in_range && memory.watch.active) {
     if (!memory.watch.keep(address)) {
       memory.watch.active = false;
       memory.allow(PROT_READ | PROT_WRITE);
@@ -243,6 +272,8 @@ inline void on_fault(int number, siginfo_t* information, void* context) {
     memory.fault = kind_of_access(context);
     memory.fault_at = address;
     current->stop(cudaErrorIllegalAddress, "an access outside a tensor");
+  } else if (!inside && memory.allocated(address, DeviceMemory::page_bytes) && memory.users > 0 && current != nullptr) {
+    current->stop(cudaErrorIllegalAddress, "an access behind the end of memory from cudaMalloc");
   } else if (!inside && !memory.whole.has(address)) {
     sigaction(number, &handler_before, nullptr);  // the fault comes again, and goes there
   } else if (!memory.beside_torch || made_by_own_code(context)) {
@@ -252,6 +283,83 @@ inline void on_fault(int number, siginfo_t* information, void* context) {
   } else {
     memory.allow(PROT_READ | PROT_WRITE);  // until the next kernel or copy has ended
   }
+}
+
+inline void find_touches() {
+  device_memory.own_code = code_around(reinterpret_cast<const void*>(&code_around));
+  device_memory.memcpy_code = code_around(dlsym(RTLD_DEFAULT, "memcpy"));
+  struct sigaction action = {};
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;  // a kernel that is stopped does not return from it
+  action.sa_sigaction = on_fault;
+  struct sigaction before;
+  sigaction(SIGSEGV, &action, &before);
+  if (before.sa_sigaction != on_fault) {
+    handler_before = before;
+  }
+}
+
+// Pages that only kernels and copies may touch, filled with NaN: on a GPU nobody knows what is in new memory. nullptr if there
+// are none.
+inline void* allocate(size_t bytes) {
+  constexpr size_t page = DeviceMemory::page_bytes, most_filled = size_t{64} << 20;  // more would take long
+  const size_t whole = (bytes + page - 1) / page * page;
+  auto* made = static_cast<Allocation*>(malloc(sizeof(Allocation)));
+  void* found = whole < bytes || made == nullptr ? MAP_FAILED
+                : mmap(nullptr, whole + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (found == MAP_FAILED) {
+    free(made);
+    return nullptr;
+  }
+  *made = {{reinterpret_cast<uintptr_t>(found), whole}, nullptr};
+  DeviceMemory::allow(made->range, PROT_READ | PROT_WRITE);
+  memset(found, 0xff, bytes < most_filled ? bytes : most_filled);
+  pthread_mutex_lock(&device_memory.lock);
+  if (device_memory.users == 0) {
+    DeviceMemory::allow(made->range, PROT_NONE);
+  }
+  made->next = device_memory.allocations;
+  device_memory.allocations = made;
+  pthread_mutex_unlock(&device_memory.lock);
+  find_touches();
+  return found;
+}
+
+// false if allocate() did not give this address.
+inline bool release(void* data) {
+  bool found = false;
+  pthread_mutex_lock(&device_memory.lock);
+  for (Allocation** place = &device_memory.allocations; *place != nullptr && !found; place = found ? place : &(*place)->next) {
+    Allocation* one = *place;
+    if (one->range.start == reinterpret_cast<uintptr_t>(data)) {
+      munmap(data, one->range.bytes + DeviceMemory::page_bytes);
+      *place = one->next;
+      free(one);
+      found = true;
+    }
+  }
+  pthread_mutex_unlock(&device_memory.lock);
+  return found;
+}
+
+// Where an address lies, as far as that is known: beside torch nobody says where small tensors and new ones are.
+enum Side { unknown_side, on_host, on_device };
+
+inline Side side_of(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  if (device_memory.has(address) || device_memory.allocated(address)) {
+    return on_device;
+  }
+  if (!device_memory.beside_torch && device_memory.count > 0) {
+    return on_host;
+  }
+  pthread_attr_t attributes;
+  void* stack = nullptr;
+  size_t bytes = 0;
+  if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+    pthread_attr_getstack(&attributes, &stack, &bytes);
+    pthread_attr_destroy(&attributes);
+  }
+  return address - reinterpret_cast<uintptr_t>(stack) < bytes ? on_host : unknown_side;
 }
 
 }  // namespace cuda_on_cpu
@@ -264,16 +372,7 @@ CUDA_ON_CPU_EXPORT void cuda_on_cpu_set_device_memory(const uintptr_t* ranges, i
   device_memory.count = count < DeviceMemory::most ? count : DeviceMemory::most;
   memcpy(device_memory.ranges, ranges, device_memory.count * sizeof device_memory.ranges[0]);
   device_memory.beside_torch = beside_torch != 0;
-  device_memory.own_code = code_around(reinterpret_cast<const void*>(&code_around));
-  device_memory.memcpy_code = code_around(dlsym(RTLD_DEFAULT, "memcpy"));
-  struct sigaction action = {};
-  action.sa_flags = SA_SIGINFO | SA_NODEFER;  // a kernel that is stopped does not return from it
-  action.sa_sigaction = on_fault;
-  struct sigaction before;
-  sigaction(SIGSEGV, &action, &before);
-  if (before.sa_sigaction != on_fault) {
-    handler_before = before;
-  }
+  find_touches();
   device_memory.allow(PROT_NONE);
 }
 

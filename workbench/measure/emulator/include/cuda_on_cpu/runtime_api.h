@@ -112,7 +112,35 @@ inline cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStre
   return cudaMemset(data, value, bytes);
 }
 
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
+
+// Like CUDA, refuses a direction that does not fit the addresses.
+inline cudaError_t check_direction(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  if (static_cast<unsigned>(kind) > cudaMemcpyDefault) {
+    return record_error(cudaErrorInvalidValue, "invalid argument: cudaMemcpyKind %d", static_cast<int>(kind));
+  }
+  if (kind == cudaMemcpyDefault || bytes == 0) {
+    return cudaSuccess;
+  }
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  const auto wrong = [](const void* address, bool device) { return side_of(address) == (device ? on_host : on_device); };
+  const bool wrong_from = wrong(from, from_device);
+  if (!wrong_from && (to == nullptr || !wrong(to, to_device))) {
+    return cudaSuccess;
+  }
+  return record_error(cudaErrorInvalidValue,
+                      "invalid argument: a copy from the %s to the %s, but the address it copies %s is on the %s",
+                      from_device ? "device" : "host", to_device ? "device" : "host", wrong_from ? "from" : "to",
+                      (wrong_from ? from_device : to_device) ? "host" : "device");
+}
+
+}  // namespace cuda_on_cpu
+
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  if (const cudaError_t error = cuda_on_cpu::check_direction(to, from, bytes, kind)) {
+    return error;
+  }
   const cuda_on_cpu::OpenDeviceMemory open;
   memmove(to, from, bytes);
   return cudaSuccess;
@@ -124,7 +152,10 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
 
 template <class T>
 cudaError_t cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset = 0,
-                                    cudaMemcpyKind = cudaMemcpyHostToDevice, cudaStream_t = nullptr) {
+                                    cudaMemcpyKind kind = cudaMemcpyHostToDevice, cudaStream_t = nullptr) {
+  if (const cudaError_t error = cuda_on_cpu::check_direction(nullptr, from, bytes, kind)) {
+    return error;
+  }
   const cuda_on_cpu::OpenDeviceMemory open;
   memmove(const_cast<char*>(reinterpret_cast<const volatile char*>(&symbol)) + offset, from, bytes);
   return cudaSuccess;
@@ -135,14 +166,34 @@ cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t
   return cudaMemcpyToSymbolAsync(symbol, from, bytes, offset, kind);
 }
 
+// AddressSanitizer knows what malloc gave, and watches every access itself.
 template <class T>
 cudaError_t cudaMalloc(T** data, size_t bytes) {
-  *data = static_cast<T*>(malloc(bytes));
-  return *data != nullptr || bytes == 0
+#ifdef __SANITIZE_ADDRESS__
+  void* found = bytes == 0 ? nullptr : malloc(bytes);
+#else
+  void* found = bytes == 0 ? nullptr : cuda_on_cpu::allocate(bytes);
+#endif
+  *data = static_cast<T*>(found);
+  return found != nullptr || bytes == 0
              ? cudaSuccess
              : cuda_on_cpu::record_error(cudaErrorMemoryAllocation, "out of memory: %zu bytes", bytes);
 }
+template <class T>
+cudaError_t cudaMallocAsync(T** data, size_t bytes, cudaStream_t) {
+  return cudaMalloc(data, bytes);
+}
 inline cudaError_t cudaFree(void* data) {
+#ifdef __SANITIZE_ADDRESS__
   free(data);
+#else
+  if (data != nullptr && !cuda_on_cpu::release(data)) {
+    return cuda_on_cpu::record_error(cudaErrorInvalidValue, "invalid argument: cudaFree of an address that is not the start of "
+                                     "memory from cudaMalloc");
+  }
+#endif
   return cudaSuccess;
+}
+inline cudaError_t cudaFreeAsync(void* data, cudaStream_t) {
+  return cudaFree(data);
 }
