@@ -25,7 +25,8 @@ from workbench.measure.check.begin import _others
 from workbench.measure.check.clock.ladder import LADDER, in_the_running, settled
 from workbench.measure.check.clock.slots import Limit, Slots, differs, rounded
 from workbench.measure.check.clock.timed_input import factors_for, timed_input
-from workbench.measure.check.host import ways
+from workbench.measure.check.foreign import requests
+from workbench.measure.check.host import calls, ways
 
 from . import models
 from .models import REFERENCE
@@ -462,12 +463,34 @@ def test_inputs_that_cannot_be_changed_are_not_timed(forking_judge) -> None:
 @pytest.mark.parametrize(("ours", "theirs", "against", "verdict"), [
     ([1.0] * 10, [0.9] * 10, "eager, one call at a time", "UNSURE"),
     ([1.0] * 10, [1.1] * 10, "eager, one call at a time", "FASTER"),
-    ([1.0] * 10, [1.9] * 10, "eager", "FASTER")])
+    ([1.0] * 10, [1.9] * 10, "eager, one call at a time", "FASTER"),
+    ([1.0] * 10, [2.0, 1.9] * 5, "eager", "FASTER"),
+    ([1.0] * 10, [2.1] * 10, "eager", "FASTER")])
 def test_calls_one_by_one_count_where_they_say_something_else(ours: list[float], theirs: list[float], against: str,
                                                               verdict: str) -> None:
     one = {**found(1.0, "tf32", ("default", 2.0, "tf32")), "singly": {"ours": ours, "theirs": theirs}}
     times = timed(one, "forward", KB81, H200)
     assert (times.against, times.verdict) == (against, verdict)
+
+
+@pytest.mark.parametrize("way", ["", "default"])
+def test_the_inputs_of_a_backward_are_new_before_a_call_that_is_timed_alone(way: str) -> None:
+    """And its graph is, so results that an earlier backward has kept are of no use."""
+    file: dict = {}
+    exec(modules()["keeps_the_derivative"], file)
+    module, (x, other, grad_output), factors = file["ModelNew"](), torch.randn(3, 4, 8), torch.ones(1 << 18)
+    batches = calls.Batches()
+    batches.device, batches.slots = "cpu", torch.zeros(256, dtype=torch.uint8)
+    batches.prepare(module, requests.Prepare("module", "backward", 1, 1), [x, factors, grad_output], "cpu")
+    if way:
+        batches.prepare_way(requests.PrepareWay(way))
+    for given in (x, other):
+        if given is other:
+            batches.renew(requests.Renew(way, True), [other])
+        batches.run(requests.Run((0, 0, 0), 256, way))
+        given = given.clone().requires_grad_()
+        expected, = torch.autograd.grad(module.right(given), given, grad_output)
+        torch.testing.assert_close(batches.slots[:128].view(torch.float32).view(4, 8), expected)
 
 
 def test_less_than_a_pass_over_its_tensors_is_no_victory() -> None:

@@ -98,8 +98,8 @@ for words in sys.argv[3:]:
     (True, ["python", "device_reads", "python"], "")])
 def test_a_host_cannot_touch_the_memory_of_the_device(kernels: Kernels, beside_torch: bool, calls: list[str], ended_by: str
                                                       ) -> None:
-    """Neither that of tensors nor that of cudaMalloc. Beside torch, other code than the library's opens it until the next kernel
-    or copy has ended."""
+    """Neither that of tensors nor that of cudaMalloc. Beside torch, other code than the library's opens it until the next
+    kernel or copy has ended."""
     done = subprocess.run([sys.executable, "-S", "-c", _HOST, str(kernels("faults").path), str(int(beside_torch)), *calls],
                           capture_output=True, text=True, check=False)
     assert done.returncode == (99 if ended_by else 0), done

@@ -21,7 +21,6 @@ _TOO_SMALL_MS = 0.01     # ms; below it the clock and the request are a large pa
 _LAUNCH_BOUND = 0.75     # if its CUDA graph takes less than this share of the call's time, the host limits the call
 # Share of a call's time that may be waiting; above it, a note says why a verdict needs a larger difference.
 _WAITED_SHARE = 0.05
-_TOGETHER = 0.8          # the ratio of single calls counts only if it is surely less than this share of the ratio of batches
 _A_PASS = 0.25           # share of the time of input and copy; no module can read the input and write the result in less
 _SLOWED = 0.05           # PyTorch must be faster by this share without the file's process; noise explains less
 _TOO_LITTLE = ("The time is too short: it is below a quarter of the time to copy the input and the result. It does not count "
@@ -118,18 +117,18 @@ def _without_the_file(found: CheckTimes, precision: str) -> list[TimedWay]:
 
 
 def _one_by_one(found: CheckTimes, best: TimedWay) -> list[TimedWay]:
-    """A row for a file that is faster only if several calls are queued: the times of the file and of the best way with one call
-    at a time."""
+    """A row with the times of the file and of the best way with one call at a time, if their ratio is surely smaller than
+    that of queued calls."""
     if found.singly is None:
         return []
     ours, theirs = found.singly.ours, found.singly.theirs
     ratio = from_samples(ours, theirs, paired=True)
-    if ratio.high is None or ratio.high >= _TOGETHER * best.ratio:
+    if ratio.high is None or ratio.high >= (best.ratio if best.low is None else best.low):
         return []
     return [replace(best, name=f"{best.name}, one call at a time", median_ms=median(theirs), ratio=ratio.value, low=ratio.low,
                     high=ratio.high, verdict=FASTER if ratio.verdict == FASTER else UNSURE, kernels=(),
-                    held_back="The file is faster only if several calls are queued. The verdict uses single calls: the file "
-                              f"takes {numbers.time(median(ours))}, PyTorch takes {numbers.time(median(theirs))}.")]
+                    held_back="The ratio is smaller if calls are not queued. The verdict uses single calls: the file takes "
+                              f"{numbers.time(median(ours))}, PyTorch takes {numbers.time(median(theirs))}.")]
 
 
 def _why_no_floor(workload: Workload | None, gpu: Device | None) -> str:

@@ -3,22 +3,24 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 
+from ....core.replies import WayTimes
 from ..foreign import requests
 from ..foreign.hold import StillRunning
 from ..foreign.process import Ended, ForeignProcess, Raised
+from ..foreign.replies import NoWay
 from ..party import Construction, Party
 from ..questions.cases import Case
 from ..trialrun import ResultErrors
-from .timed_input import Drawn, TimedInputs, strips
+from .ladder import LADDER
+from .timed_input import TimedInputs
 
 
 class NotVaried(Exception):
@@ -42,15 +44,30 @@ class Contestant:
     way: str = ""               # a key of LADDER; "" is the module as it is called
     strides: tuple[tuple[int, ...], ...] | None = None
     precision: str = ""
+    off: list[float] = field(default_factory=list)   # of a contestant without a precision: how far its results may be off
 
 
-def renewed(process: ForeignProcess, inputs: TimedInputs, fresh: list[torch.Tensor], source: random.Random) -> list[Drawn]:
-    """Make one call with new inputs, if there is a `fresh` set."""
-    if not fresh:
-        return []
-    process.ask(requests.Renew(), fresh)
-    inputs.sets[0] = fresh
-    return [(0, strips(source))]
+def library_kernels(parties: Mapping[str, Party], baselines: Sequence[WayTimes], direction: str, inputs: TimedInputs,
+                    ready: Callable[[Party], str]) -> dict[str, tuple[str, ...]]:
+    """By key: PyTorch's plain call, and each way that was timed to the end, is bound once more, to one set, and profiled. What
+    was compiled is left out. `ready` gives the name of a party's module."""
+    found: dict[str, tuple[str, ...]] = {}
+    most = max((len(b.samples) for b in baselines), default=0)
+    asked = [b for b in baselines if (len(b.samples) == most or b.key == "default") and LADDER[b.key].kind != "compiled"]
+    for name, party in parties.items():
+        here = [b for b in asked if b.process == name]
+        if not here:
+            continue
+        try:
+            party.process.ask(requests.Prepare(ready(party), direction, len(inputs.fixed), inputs.size),
+                              inputs.tensors(most_sets=1))
+            for baseline in here:
+                answer, _ = party.process.ask(requests.PrepareWay(baseline.key, profile=True))
+                found[baseline.key] = () if isinstance(answer, NoWay) else answer.kernels
+            party.process.ask(requests.DropWays())
+        except (Raised, Ended):  # the times stand without the names
+            break
+    return found
 
 
 class Ahead:

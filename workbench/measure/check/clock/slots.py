@@ -12,6 +12,7 @@ from typing import BinaryIO
 import torch
 
 from ..foreign import window
+from ..foreign.replies import Prepared, Way
 from ..foreign.requests import OpenSlots
 from ..party import Party
 
@@ -108,6 +109,23 @@ def _far(ours: torch.Tensor, theirs: torch.Tensor, limit: Limit) -> bool:
     scale = (scale / count).sqrt().clamp(min=max(limit.usual_rms, 1e-30))
     near = ((apart / count).sqrt() <= limit.allowed * scale) & (worst <= 60 * limit.allowed * scale + limit.allowed)
     return not bool(near.all())
+
+
+def far_off(found: Sequence[tuple[float, float, float]], demanded: Sequence[tuple[float, float]], jumps: Sequence[float]
+            ) -> bool:
+    """Whether a result is farther from the truth than demanded. `found`: for each result (relative L2, largest, rms of the
+    truth). `demanded`: (relative L2, usual rms). `jumps`: how far jumps may move it."""
+    for (off, worst, rms), (allowed, usual_rms), jump in zip(found, demanded, jumps, strict=True):
+        size = max(rms, usual_rms, 1e-30)  # sums that cancel have another scale than their size
+        near = off * rms <= allowed * size and worst <= 60 * allowed * size + allowed
+        if not near and not (jump and off * rms <= (allowed + jump) * size):
+            return True
+    return False
+
+
+def kinds_of(answer: Prepared | Way) -> list[tuple[str, list[int]]]:
+    """The dtypes and shapes of results."""
+    return [(kind.dtype, list(kind.shape)) for kind in answer.kinds]
 
 
 def results(kept: torch.Tensor, kinds: Sequence[tuple[str, Sequence[int]]], strides: Sequence[Sequence[int]] | None

@@ -36,6 +36,14 @@ class TimedInputs:
     def draw(self, source: random.Random, calls: int) -> list[Drawn]:
         return [(source.randrange(len(self.sets)), strips(source)) for _ in range(calls)]
 
+    def renew(self, fresh: list[torch.Tensor], source: random.Random) -> list[Drawn]:
+        """One call. `fresh` tensors, if any, replace the inputs of a backward, else the first set, which the call then has."""
+        if not fresh:
+            return self.draw(source, 1)
+        replaced = self.fixed or self.sets[0]
+        replaced[:] = fresh
+        return self.draw(source, 1) if self.fixed else [(0, strips(source))]
+
     def of(self, which: int, begins: Begins) -> list[torch.Tensor]:
         """The input of a call: a set times its strips of factors."""
         return [timed_input(x, factors, begins) for x, factors in zip(self.sets[which], self.factors, strict=True)]

@@ -22,14 +22,14 @@ from ...kernel.inputs import reduction_length
 from ...kernel.validate import HALF, beside_noise, distance
 from ..foreign import requests, waiting
 from ..foreign.process import Ended, Raised, kill_strays
-from ..foreign.replies import NoWay, Prepared, Way
+from ..foreign.replies import NoWay
 from ..foreign.waiting import Took
 from ..party import Construction, Party
 from ..questions import jumps
 from ..trialrun import State, TrialRun, wide
-from .contestant import ENDS_TIMING, Contestant, NotTimed, NotVaried, Plan, Wrong, renewed, why_not_timed
+from .contestant import ENDS_TIMING, Contestant, NotTimed, NotVaried, Plan, Wrong, library_kernels, why_not_timed
 from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, settled, why_left_out
-from .slots import Limit, Slots, differs, results, rounded
+from .slots import Limit, Slots, differs, far_off, kinds_of, results, rounded
 from .timed_input import Drawn, timed_inputs
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
@@ -39,12 +39,12 @@ _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
 _LARGE_BYTES = 1 << 30          # of one set: of larger sets there are only two
 _CHECKED = 3                    # of the first batches of the candidate in which one call is compared; of the others one
-_SMALL_BYTES = 1 << 24          # of results: then all calls that are timed one by one are compared
 _LOOSE = 10                     # beyond so many tolerances of tf32 a way of PyTorch computes something else
 _TIMED_WRONG = "A timed call gave a wrong result. The same call gives the right result when it is not timed."
 _NOT_AGAIN = "The call before the timing gave a different result from the same call in the check."
 _SEED_OF_TRUTH = 43            # the state replaces what it draws; it must differ from the seed of the timed module
 _CANDIDATE, _REFERENCE, _BENCHMARK, _COMPILER = "candidate", "reference", "benchmark", "compiler"
+_PLAIN = "plain"               # no key of LADDER
 _WITH_BENCHMARK = (_BENCHMARK, _COMPILER)
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
 
@@ -141,7 +141,7 @@ class _Bench:
         self.kinds = kinds
         self.emit(Event("time", f"{self.direction}: float64 of the first inputs"))
         self._demand(plain)
-        self.slots = self._slots(self.parties)
+        self.slots = Slots(self.parties, device=self.device, stride=self.stride, most_calls=_MOST_CALLS)
         most = max(1, min(_MOST_CALLS, self.slots.calls))
         ours = Contestant(_CANDIDATE)
         modes = {"": ours, **self._ways()}
@@ -154,9 +154,8 @@ class _Bench:
         empties, slowed = list[float](), list[bool]()
         running = [name for name in modes if name]
         # All results of a turn are compared with those of PyTorch, which gets the same inputs in the same order.
-        beside = next((key for key, way in modes.items() if key and way.strides is None and way.process == _REFERENCE), "")
-        limits = [Limit(dtype, shape, allowed + other + jump, rms) for (dtype, shape), (allowed, rms), jump, other in
-                  zip(kinds, self.demanded, self.jumps, self._limits(modes[beside].precision), strict=True)] if beside else []
+        beside = next((key for key, way in modes.items() if key and way.strides is None and way.process == _REFERENCE), _PLAIN)
+        same = modes.get(beside) or self._reference()
         checked = {*self.random.sample(range(_LEAST_TURNS), _CHECKED), self.random.randrange(_LEAST_TURNS, turns)}
         for turn in range(turns):
             if turn >= _LEAST_TURNS:
@@ -166,29 +165,30 @@ class _Bench:
                     running = in_the_running(samples, precisions, shown)
                 elif self.effort != "full" and settled(samples, bounds, precisions, shown):
                     break
-            order = list({"": 0, **dict.fromkeys(running), beside: 0})
+            order = list(dict.fromkeys(["", *running, beside]))
             self.random.shuffle(order)
             self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(running)} ways"))
             empty = self._empty(calls)
             empties.append(1e3 * empty.clock_s / calls)
             self.order, kept = self.inputs.draw(self.random, calls), {}
             for name in order:
-                self._warm(modes[name], calls)
-                took = self._batch(modes[name], calls, check=not name and turn in checked, again=True)
+                who = same if name == beside else modes[name]
+                self._warm(who, calls)
+                took = self._batch(who, calls, check=not name and turn in checked, again=True)
                 if name in ("", beside):
-                    kept[name] = self.slots.all(modes[name].process, calls)
+                    kept[name] = self.slots.all(who.process, calls)
+                if name not in modes:
+                    continue
                 samples[name].append(1e3 * waiting.middle(took, empty) / calls)
                 bounds[name].append(tuple(1e3 * s / calls for s in waiting.alone(took, empty)))
-            if beside and differs(kept[""], kept[beside], limits):
-                raise Wrong(_TIMED_WRONG)
+            self._compare(kept[""], kept[beside], same)
             slowed.append(timing.slowed_down(self.device))
         self._turn(_CANDIDATE)  # the last look at whether it had stayed stopped
         kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
         samples = dict(zip(samples, kept, strict=True))
         summaries = {name: timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped)
                      for name, taken in samples.items()}
-        if self.device != "cpu":
-            bounds = {name: [] for name in modes}
+        bounds = {name: [] for name in modes} if self.device != "cpu" else bounds
         baselines = tuple(WayTimes(
             key, LADDER[key].name, way.precision, tuple(samples[key]), summaries[key], tuple(bounds[key]), way.process, (),
             LADDER[key].drop_in, WHY_NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
@@ -205,26 +205,53 @@ class _Bench:
         return found
 
     def _singly(self, ours: Contestant, way: Contestant) -> OneByOne:
-        """Samples of both, one call in each batch (a file could combine calls). Inputs without factors are drawn anew."""
-        samples: dict[str, list[float]] = {"ours": [], "theirs": []}
-        checked, small = self.random.sample(range(_SINGLE_TURNS), _CHECKED), self.stride < _SMALL_BYTES
-        same = self.direction == "forward" and not all(f.numel() for f in self.inputs.factors)
+        """Samples of both, one call in each batch (a file could combine calls), all compared. Inputs without factors are drawn
+        anew, and so are the inputs of a backward, whose graph is built anew before the clock starts."""
+        samples: dict[str, list[float]] = {_CANDIDATE: [], "theirs": []}
+        checked = self.random.sample(range(_SINGLE_TURNS), _CHECKED)
+        renewed = self.direction == "backward" or not all(f.numel() for f in self.inputs.factors)
         for turn in range(_SINGLE_TURNS):
-            empty, fresh = self._empty(1), self.trial.inputs(self.case) if same else []
-            for name, who in self.random.sample([("ours", ours), ("theirs", way)], 2):
+            empty, fresh, kept = self._empty(1), self.trial.inputs(self.case) if renewed else [], {}
+            self.order = self.inputs.renew(fresh, self.random)
+            for name, who in self.random.sample([(_CANDIDATE, ours), ("theirs", way)], 2):
                 self._warm(who, 2)
-                self.order = renewed(self.parties[who.process].process, self.inputs, fresh, self.random)
-                took = self._batch(who, 1, check=name == "ours" and (turn in checked or small), again=True)
+                if fresh:
+                    self.parties[who.process].process.ask(requests.Renew(who.way, self.direction == "backward"), fresh)
+                took = self._batch(who, 1, check=name == _CANDIDATE and turn in checked, again=True)
+                kept[name] = self.slots.all(who.process, 1)
                 samples[name].append(1e3 * waiting.middle(took, empty))
+            self._compare(kept[_CANDIDATE], kept["theirs"], way)
         self._turn(_CANDIDATE)
-        return OneByOne(tuple(samples["ours"]), tuple(samples["theirs"]))
+        return OneByOne(tuple(samples[_CANDIDATE]), tuple(samples["theirs"]))
+
+    def _compare(self, ours: torch.Tensor, theirs: torch.Tensor, way: Contestant) -> None:
+        """Raises `Wrong` if the results of the same calls differ, in one of the slots."""
+        def far() -> bool:
+            return differs(ours, theirs, [
+                Limit(dtype, shape, allowed + other + jump, rms) for (dtype, shape), (allowed, rms), jump, other in
+                zip(self.kinds, self.demanded, self.jumps, way.off or self._limits(way.precision), strict=True)])
+
+        if far() and (not self._jumps_now() or far()):
+            raise Wrong(_TIMED_WRONG)
+
+    def _jumps_now(self) -> bool:
+        """Whether results jump. How far is computed anew, because the inputs of a backward may have changed."""
+        self.__dict__.pop("jumps", None)
+        return any(self.jumps)
+
+    def _reference(self) -> Contestant:
+        """The reference as it was prepared: the file's results are compared with it if no way of PyTorch works."""
+        one = Contestant(_REFERENCE)
+        _, (kept, _) = self._called(one, 1, look=True, change=False, timed=False)
+        one.off = [2 * off for off, _, _ in self._distances(kept, self.first_truth, None)]
+        return one
 
     def alone(self, key: str, calls: int) -> WayAlone | None:
         """One of PyTorch's ways, timed after all processes of the candidate have ended; None if it does not work."""
         reference = {_REFERENCE: self.parties[_REFERENCE]}
         try:
             self._prepare(reference, benchmark=LADDER[key].benchmark)
-            self.slots = self._slots(reference)
+            self.slots = Slots(reference, device=self.device, stride=self.stride, most_calls=_MOST_CALLS)
             way, _ = self._way(key, _REFERENCE)
             if way is None:
                 return None
@@ -287,34 +314,16 @@ class _Bench:
         if isinstance(answer, NoWay):
             self.starved += [key] if answer.starved else []
             return None, answer.left_out
-        if _kinds(answer) != self.kinds:
+        if kinds_of(answer) != self.kinds:
             return None, "its results have another dtype or shape"
         one = Contestant(process, key, answer.strides)
         one.precision = self._precision(one)
         return (one, "") if one.precision else (None, "its values differ from the reference")
 
     def kernels(self, baselines: Iterable[WayTimes]) -> dict[str, tuple[str, ...]]:
-        """By key: PyTorch's plain call, and each way that was timed to the end, is bound once more, to one set, and profiled.
-        What was compiled is left out."""
-        found: dict[str, tuple[str, ...]] = {}
-        baselines = list(baselines)
-        most = max((len(b.samples) for b in baselines), default=0)
-        asked = [b for b in baselines if (len(b.samples) == most or b.key == "default") and LADDER[b.key].kind != "compiled"]
-        for name, party in self.parties.items():
-            here = [b for b in asked if b.process == name]
-            if not here:
-                continue
-            try:
-                module = party.ready(self.how, self.state)
-                party.process.ask(requests.Prepare(module, self.direction, len(self.inputs.fixed), self.inputs.size),
-                                  self.inputs.tensors(most_sets=1))
-                for baseline in here:
-                    answer, _ = party.process.ask(requests.PrepareWay(baseline.key, profile=True))
-                    found[baseline.key] = () if isinstance(answer, NoWay) else answer.kernels
-                party.process.ask(requests.DropWays())
-            except (Raised, Ended):  # the times stand without the names
-                break
-        return found
+        """By key: the library kernels of PyTorch's plain call, and of each way that was timed to the end."""
+        return library_kernels(self.parties, list(baselines), self.direction, self.inputs,
+                               lambda party: party.ready(self.how, self.state))
 
     def _empty(self, calls: int) -> Took:
         """The time of request, change of the input, and copy."""
@@ -335,13 +344,10 @@ class _Bench:
                     raise
                 del parties[name]  # then another process compiles
                 continue
-            kinds[name] = _kinds(answer)
+            kinds[name] = kinds_of(answer)
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
             raise Wrong("In timed calls its results have another dtype or shape than in the check.")
         return kinds[_REFERENCE]
-
-    def _slots(self, parties: dict[str, Party]) -> Slots:
-        return Slots(parties, device=self.device, stride=self.stride, most_calls=_MOST_CALLS)
 
     def _batch(self, who: Contestant, calls: int, *, only_copy: bool = False, check: bool = False, again: bool = False) -> Took:
         """The time from the request to the answer. With `check` one result, chosen afterwards, is compared. `again`: repeat the
@@ -351,11 +357,9 @@ class _Bench:
             kept, inputs = looked
             found = self._distances(kept, self._truth(inputs), None)
             self.seen.append(self._class([d for d, _, _ in found], who.way) or FROM_STRICTEST[-1])
-            for place, ((off, worst, rms), (allowed, usual_rms)) in enumerate(zip(found, self.demanded, strict=True)):
-                size = max(rms, usual_rms, 1e-30)  # sums that cancel have another scale than their size
-                near = off * rms <= allowed * size and worst <= 60 * allowed * size + allowed
-                if not near and not (self.jumps[place] and off * rms <= (allowed + self.jumps[place]) * size):
-                    raise Wrong(_TIMED_WRONG)
+            if far_off(found, self.demanded, self.jumps) and (
+                    not self._jumps_now() or far_off(found, self.demanded, self.jumps)):
+                raise Wrong(_TIMED_WRONG)
         return took
 
     def _called_plainly(self) -> list[torch.Tensor]:
@@ -494,7 +498,3 @@ class _Bench:
         if workload is None or len(names) != len(self.kinds):
             return [self.trial.limit(precision, 1 << 20)] * len(self.kinds)
         return [self.trial.limit(precision, reduction_length(workload, name)) for name in names]
-
-
-def _kinds(answer: Prepared | Way) -> list[tuple[str, list[int]]]:
-    return [(kind.dtype, list(kind.shape)) for kind in answer.kinds]

@@ -359,10 +359,13 @@ class Prepare(Request[Prepared]):
 
 @dataclass(frozen=True)
 class Renew(Request[Nothing]):
-    """These tensors replace the first set of the timed calls."""
+    """These tensors replace the first set of the timed calls; with `fixed` the inputs of a backward, of which `way` then
+    computes a new output."""
 
     op = "renew"
     answer = Nothing
+    way: str = ""
+    fixed: bool = False
 
 
 @dataclass(frozen=True)

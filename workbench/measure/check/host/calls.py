@@ -29,6 +29,7 @@ from ..foreign.requests import (
     Prepare,
     PrepareWay,
     Reach,
+    Renew,
     Run,
     SideStream,
     WarmUp,
@@ -244,13 +245,26 @@ class Batches:
         self.fixed, self.factors, sets = there[:fixed], there[fixed:fixed + size], there[fixed + size:]
         self.sets = [sets[i:i + size] for i in range(0, len(sets), size)]
         self.plain = [x.clone() for x in self.sets[0]]
-        eager = WAYS["benchmark" if request.benchmark else "default"]
-        with switches(eager):
-            plain = ways.bind(eager, module, self.direction, self.fixed, self.plain)
+        self.eager = WAYS["benchmark" if request.benchmark else "default"]
+        with switches(self.eager):
+            plain = ways.bind(self.eager, module, self.direction, self.fixed, self.plain)
             self.dummy = [r.detach() for r in plain.results()]
         self.bound = {"": plain}
         _wait(device)
         return Prepared(sum(t.numel() * t.itemsize for t in self.dummy), _kinds(self.dummy)), []
+
+    def renew(self, request: Renew, tensors: Tensors) -> tuple[Nothing, Tensors]:
+        """Other inputs instead of the first set, or of a backward; then the graph of that way is built anew."""
+        there = [t.to(self.device) for t in tensors]
+        if not request.fixed:
+            self.sets[0] = there
+            return Nothing(), []
+        self.fixed, way = there, LADDER[request.way] if request.way else self.eager
+        self.bound.pop(request.way, None)  # its graph holds memory
+        with switches(way):
+            self.bound[request.way] = ways.bind(way, self.module, self.direction, self.fixed, self.plain)
+        _wait(self.device)
+        return Nothing(), []
 
     def prepare_way(self, request: PrepareWay) -> tuple[Way | NoWay, Tensors]:
         """Bind one of PyTorch's ways to the prepared module and run it until its choices are made; with `profile` also tell

@@ -164,8 +164,7 @@ class Host:
         return self.batch.prepare(self.modules[request.module], request, tensors, self.device)
 
     def renew(self, request: requests.Renew, tensors: Tensors) -> tuple[Nothing, Tensors]:
-        self.batch.sets[0] = [t.to(self.device) for t in tensors]
-        return Nothing(), []
+        return self.batch.renew(request, tensors)
 
     def prepare_way(self, request: requests.PrepareWay, tensors: Tensors) -> tuple[Way | NoWay, Tensors]:
         return self.batch.prepare_way(request)
