@@ -180,7 +180,8 @@ def test_clocks_that_were_held_down_are_said() -> None:
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("key", ["channels_last", "channels_last_counted", "as_convolution", "compile"])
+@pytest.mark.parametrize("key", ["channels_last", "channels_last_counted", "as_convolution",
+                                 pytest.param("compile", marks=pytest.mark.long)])
 def test_every_way_computes_what_the_module_computes(key: str, direction: str) -> None:
     layer = STRIDE_1.layer
     module = nn.ConvTranspose2d(layer.in_channels, layer.out_channels, layer.kernel_size, padding=layer.padding,

@@ -458,6 +458,7 @@ def test_check_without_a_gpu_says_so(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "Nothing was checked: there is no CUDA GPU.\n"), done.stderr
 
 
+@pytest.mark.long  # writes the files of 22 layers
 def test_a_suite_is_a_folder_of_files_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "files"
     assert main(["export", "--suite", "models", "--arch", "sm_90", "--out", str(out)]) == 0
