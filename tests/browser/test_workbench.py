@@ -280,6 +280,9 @@ def test_a_tune_is_watched_stopped_and_found_again_by_its_link(page):
     page.locator(".st-key-tune_progress", has_text="time of the tune, s").wait_for()
     page.locator(".strip", has_text="Stopped. Best so far: forward").wait_for()
     assert page.locator(".st-key-tune_progress .point").count() == count > 0
+    page.get_by_role("button", name="Export ModelNew").click()
+    page.wait_for_function("location.pathname == '/export'")
+    page.get_by_text("Recipe: one candidate per direction").wait_for()
     assert not page.foreign, page.foreign
 
 

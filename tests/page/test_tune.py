@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,16 +13,18 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from workbench.core.candidate import Candidate
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.trial import Status, Trial
+from workbench.core.variants import find
 from workbench.drive.reporting import tune_plots, tune_points
-from workbench.drive.running.request import Run
+from workbench.drive.running.request import Row, Run, RunRequest
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.feed import EVENT, TuneRequest
 from workbench.drive.tuning.tune import tune
 from workbench.faces.cli import main
-from workbench.faces.ui import running, state
+from workbench.faces.ui import running, state, tune_page
 
 from ..drive.conftest import until
 from .test_report import CPU, WORK, pytorch, trial
@@ -88,6 +91,21 @@ def test_without_a_tune_the_page_says_what_start_will_do(sessions: Path) -> None
     assert "trials is -3; give a number above 0." in said(drawn(at)) and at.button(key="tune_start").disabled
     at.text_input(key="tune_trials").input("40")
     assert "Start searches forward on cpu: 40 candidates." in said(drawn(at)) and address(at)["trials"] == ["40"]
+    at.toggle(key="tune_explain").set_value(True)
+    space = re.sub("<[^>]*>", " ", said(drawn(at)))
+    assert re.search(r"implicit_gemm_mma tf32 .* PAD == 1 or element_bytes == 2: .*  PAD = 0 ", space), "covered values"
+    assert re.search(r"left out .* depthwise_rows ieee\s+depthwise_rows needs layer.in_channels == layer.groups; here", space)
+
+
+def test_the_time_left_of_a_full_tune_follows_from_its_space(sessions: Path) -> None:
+    tuning = running.Tuning(replace(REQUEST, effort="full", trials=None), Session.create(sessions, "s"), None)
+    tuning.candidates, tuning._begun = 1000, tuning._begun - 100
+    candidate = Candidate(find("naive_gather", "forward"), TINY.layer, TINY.dtype, {})
+    tuning.run = Run("0" * 8, RunRequest(TINY, ()), sessions / "s", [Row(candidate, phase="done")] * 10, state="running")
+    assert tune_page._left(tuning, 10) == "about 2.8 h left, then the finals"
+    assert "RUNNING 0 of 1\u202f000" in re.sub("<[^>]*>", "", tune_page.running_strip(tuning))
+    tuning.finish.set()
+    assert tune_page._left(tuning, 10).startswith("the search has ended")
 
 
 def test_a_finished_tune_is_shown_from_its_session_and_fills_the_form(sessions: Path, runner: Runner) -> None:
@@ -99,6 +117,8 @@ def test_a_finished_tune_is_shown_from_its_session_and_fills_the_form(sessions: 
     listed.selectbox(key="session").select("s")
     assert "ConvTranspose1d(3, 5, 3, stride=2)" in said(drawn(listed)) and "✓ TUNED" in said(listed)
     assert "then judged again on new inputs and odd sizes" in text and "3 candidates were judged." in text
+    assert "forward is not stored, because emulated times do not predict a GPU." in text
+    assert at.button(key="tune_export").label == "Export ModelNew"
     assert at.text_input(key="tune_trials").value == "3" and at.multiselect(key="tune_variants").value == ["naive_gather"]
     assert at.button(key="tune_start").label == "Resume"
     table = at.dataframe[0].value

@@ -81,7 +81,7 @@ def test_a_killed_tune_goes_on_with_nothing_lost_and_nothing_twice(tmp_path: Pat
     assert session.trials()[:len(before)] == before
     assert len(counts) == 6 and set(counts.values()) == {1}, counts
     assert begun(session) >= set(counts)
-    assert done.stderr.startswith("Session one\n")
+    assert done.stderr.startswith("Session one\n") and "20 legal; all values are tried of: BLOCK, CO_PER_THREAD\n" in done.stderr
     assert "6 candidates were judged." in done.stdout and "do not predict a GPU" in done.stdout
 
 

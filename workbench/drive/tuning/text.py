@@ -15,8 +15,8 @@ EMULATED = ("The device is the CPU, which emulates the kernels. These times do n
             "best known.")
 
 
-def explained(told: dict[str, Explained], *, short: bool = False) -> str:
-    """A paragraph for each direction; `short`: its first line."""
+def explained(told: dict[str, Explained], *, short: bool = False, compact: bool = False) -> str:
+    """A paragraph for each direction. `short`: its first line. `compact`: one line for each variant."""
     lines = []
     for direction, space in told.items():
         if not space.points:
@@ -26,7 +26,8 @@ def explained(told: dict[str, Explained], *, short: bool = False) -> str:
                      f"{space.precision_class}; {numbers.count(space.size)} configs before constraints.")
         if not short:
             for family in space.families:
-                lines += _family(family)
+                described = _family(family)
+                lines += ["  " + "; ".join(map(str.strip, described))] if compact else described
             lines += [f"  {name}: left out; {reason}" for name, reason in space.left_out.items()]
     return "\n".join(lines)
 
@@ -70,14 +71,19 @@ def as_json(found: TuneResult, session: Session) -> dict[str, Any]:
                 for d, w in found.winners.items()}}
 
 
+def gaps(family: Family) -> str:
+    """The values of tunables that occur in no config that can be tried: "PAD = 0; TILE = 64, 128"; "" if all occur."""
+    return "; ".join(f"{c.tunable} = {', '.join(map(str, c.left_out))}" for c in family.coverage if c.left_out)
+
+
 def _family(family: Family) -> list[str]:
     about = "" if family.whole else "about "
     sampled = "" if family.whole else f"; a sample of {numbers.count(family.points)} can be tried"
     lines = [f"  {family.name} {family.precision}: {numbers.count(family.size)} configs, "
              f"{about}{numbers.count(family.legal)} legal{sampled}"]
     lines += [f"    {about}{numbers.count(one.configs)} removed by: {one.why}" for one in family.removed]
-    if gaps := [f"{c.tunable} = {', '.join(map(str, c.left_out))}" for c in family.coverage if c.left_out]:
-        lines.append(f"    values that no legal config has: {'; '.join(gaps)}")
+    if absent := gaps(family):
+        lines.append(f"    values that no legal config has: {absent}")
     whole = [c.tunable for c in family.coverage if not c.left_out]
     if whole:
         lines.append(f"    all values are tried of: {', '.join(whole)}")

@@ -30,6 +30,7 @@ from .seen import Claims
 from .space import Explained, key_of_trial, why_empty
 
 WON = TUNE_WON              # event with the result of a direction
+KEPT = "tune_kept"          # event after it: whether the winner is in the store of best known configs, or why not
 _LOOK_S = 0.2               # interval between two looks at the state of the run
 
 
@@ -237,6 +238,7 @@ def _result(run: Run, feed: TuneFeed, found: dict[str, Final | None], fell: dict
             else:
                 kept, why = store.keep(final.trial, session, feed.baselines, driver=device.driver,
                                        precision_class=search.space.precision_class)
+            session.event(KEPT, direction=direction, trial_id=final.trial.trial_id, kept=kept is not None, why=why)
             winners[direction] = Winner(direction, final.trial, final, kept, why)
         elif direction not in found and search.best:
             winners[direction] = Winner(direction, search.best, None)

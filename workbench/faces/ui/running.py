@@ -24,6 +24,7 @@ from ...drive.running.runner import Runner
 from ...drive.running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
 from ...drive.sessions.session import Session, SessionFull
 from ...drive.tuning.feed import TuneRequest
+from ...drive.tuning.space import Explained
 from ...drive.tuning.tune import TuneResult, tune, used_s
 from . import state, theme
 
@@ -42,6 +43,7 @@ class Tuning(Background):
         self.run: Run | None = None
         self.result: TuneResult | None = None
         self.finish = threading.Event()         # set: the search ends, and the finals follow
+        self.candidates = 0                     # of all directions, in the space that is searched
         self.used_s = 0.0                       # by earlier tunes of the same work in this session
         self._runner, self._places = runner, places
 
@@ -64,9 +66,12 @@ class Tuning(Background):
         self._say("counting the configs of the search space")
         try:
             self.result = tune(self.request, self.session, self._runner, on_line=self._say, on_run=self._begun_run,
-                               places=self._places, finish=self.finish)
+                               on_space=self._counted, places=self._places, finish=self.finish)
         except (BadRequest, SessionFull, WorkerDied, WorkerFailed, WorkerTimeout) as error:
             self.problem = str(error)
+
+    def _counted(self, told: dict[str, Explained]) -> None:
+        self.candidates = sum(space.points for space in told.values())
 
     def _begun_run(self, run: Run) -> None:
         self.used_s = used_s(self.session, self.request.workload, run.request.tune)

@@ -22,7 +22,7 @@ from ...drive.tuning.feed import EFFORTS, EVENT, TuneRequest
 from ...drive.tuning.seen import tuned_now
 from ...drive.tuning.space import Explained
 from ...drive.tuning.tune import every_gpu, explain
-from . import address, best_box, layer_form, running, state, theme, tune_panels, variant_rows, workbench_page
+from . import address, best_box, layer_form, pages, running, state, theme, tune_panels, variant_rows, workbench_page
 from .layer_form import Choice
 from .running import Tuning
 
@@ -80,6 +80,7 @@ def draw() -> None:
         return
     found = [tune_panels.tried_of(path, workload, d) for d in asked.directions]
     theme.html(_ended(path, found, workload, mine))
+    _to_export(path, found)
     tune_panels.panels(path, workload, asked, live=False)
 
 
@@ -95,8 +96,8 @@ def show(tuning: Tuning) -> None:
 def live_strip(tuning: Tuning) -> None:
     if tuning.done:
         st.rerun()
-    trials = tuning.request.trials
-    state.title(f"● tuning {_judged(tuning)}{f'/{trials}' if trials else ''}, {called(tuning.request.workload)}")
+    most = _most(tuning)
+    state.title(f"● tuning {_judged(tuning)}{f'/{most}' if most else ''}, {called(tuning.request.workload)}")
     theme.html(running_strip(tuning))
 
 
@@ -130,7 +131,7 @@ def running_strip(tuning: Tuning) -> str:
              for one in found if one.steps]
     parts = [happens[:1].upper() + happens[1:], *since, f"{tuning.elapsed_s:.0f} s since start", _left(tuning, judged),
              "closing the browser does not stop it"]
-    of = f" of {numbers.count(request.trials)}" if request.trials else ""
+    of = f" of {numbers.count(most)}" if (most := _most(tuning)) else ""
     return theme.strip(word, f"Best so far: {best}" if best else f"{called(request.workload)}: no right candidate yet",
                        " · ".join(filter(None, parts)), badge_text=f"{word} {numbers.count(judged)}{of}",
                        more_badges=[report.EMULATED] if any(one.emulated for one in found) else [])
@@ -145,10 +146,22 @@ def _left(tuning: Tuning, judged: int) -> str:
         left = request.seconds - tuning.used_s - tuning.elapsed_s
         return (f"about {left:.0f} s left, including the finals" if left > 0 else
                 "the finals: the best are timed again alternately")
-    own = run.done_rows if run is not None else 0
-    if request.trials and own and judged < request.trials:
-        return f"about {tuning.elapsed_s / own * (request.trials - judged):.0f} s left, then the finals"
+    own, most = run.done_rows if run is not None else 0, _most(tuning)
+    if own and judged < most:
+        return f"about {_span(tuning.elapsed_s / own * (most - judged))} left, then the finals"
     return "then the finals: the best are timed again alternately" if judged else ""
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 300 else f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _most(tuning: Tuning) -> int:
+    """How many candidates the tune judges at most, if that is its limit: the given number, or all of the space. Otherwise 0."""
+    request = tuning.request
+    if request.seconds is not None:
+        return request.trials or 0
+    return min(request.trials or tuning.candidates, tuning.candidates or request.trials or 0)
 
 
 def _judged(tuning: Tuning) -> int:
@@ -337,11 +350,14 @@ def _space(request: TuneRequest) -> None:
                        f"{escape(text.explained({direction: space}))}</span>")
             continue
         theme.html(theme.heading(text.explained({direction: space}, short=True).rstrip(".")) + theme.table(
-            ("variant", "configs", "removed by constraints", "legal", "can be tried"),
+            ("variant", "configs", "removed by constraints", "legal", "can be tried", "values that no legal config has"),
             [(f"<span class='mono nw'>{escape(f.name)} {escape(f.precision)}</span>", numbers.count(f.size),
               f"<span class=mute>{escape('; '.join(f'{r.why}: {numbers.count(r.configs)}' for r in f.removed) or '–')}</span>",
-              ("" if f.whole else "about ") + numbers.count(f.legal), numbers.count(f.points)) for f in space.families],
-            right=(1, 3, 4)))
+              ("" if f.whole else "about ") + numbers.count(f.legal), numbers.count(f.points),
+              f"<span class=mute>{escape(text.gaps(f) or '–')}</span>") for f in space.families], right=(1, 3, 4)))
+        if space.left_out:
+            theme.html(theme.table(("left out", "why"), [(f"<span class='mono nw'>{escape(name)}</span>", escape(why))
+                                                         for name, why in space.left_out.items()]))
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -372,8 +388,18 @@ def _ended(path: Path | None, found: list[Tried], workload: Workload, mine: Tuni
     if not right:
         return theme.strip("FAILED", f"No candidate is right: {sentence}", " ".join(filter(None, evidence)),
                            badge_text="NOTHING RIGHT", more_badges=marks)
+    kept = tune_panels.kept(path, found)
     won = [f"{one.direction}: {one.best.family} {one.best.config}, found at trial {one.best.number} with "
            f"{numbers.time(one.best.ms)}" + (", then judged again on new inputs and odd sizes" if one.winner else "")
            for one in right if one.best]
-    return theme.strip("OK", sentence, " ".join(filter(None, [*(f"{w}." for w in won), *evidence])), badge_text="TUNED",
+    return theme.strip("OK", sentence, " ".join(filter(None, [*(f"{w}." for w in won), *kept, *evidence])), badge_text="TUNED",
                        more_badges=marks)
+
+
+def _to_export(path: Path | None, found: list[Tried]) -> None:
+    if path is None or not any(one.best for one in found):
+        return
+    if theme.button("Export ModelNew", key="tune_export", help="Write the best of each direction into one file"):
+        st.session_state["export_session"] = Session(path).name
+        st.session_state["export_rows"] = [one.final.trial_id for one in found if one.final is not None]
+        st.switch_page(pages.page("export"))

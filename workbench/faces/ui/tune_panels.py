@@ -7,7 +7,7 @@ and is in the address.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -24,6 +24,7 @@ from ...drive.reporting.tune_points import Family, Point, Tried
 from ...drive.sessions.files import EVENTS, lines, stamp
 from ...drive.sessions.session import Session
 from ...drive.tuning.feed import EVENT, TuneRequest
+from ...drive.tuning.tune import KEPT
 from . import address, compare_page, pages, state, theme
 
 _WANTED = ('"tune', '"run_', '"heartbeat', '"waiting')  # only these events are read, because there are ten times as many phases
@@ -117,6 +118,21 @@ def ended(path: Path | None, workload: Workload) -> tuple[str, str]:
         elif run and event.get("run_id") == run and event.get("event") in ("run_finished", "run_stopped", "run_failed"):
             found = (str(event["event"]), str(event.get("message") or ""))
     return found
+
+
+def kept(path: Path | None, found: Sequence[Tried]) -> list[str]:
+    """A sentence for each winner: that it is stored as best known, or why not."""
+    told = {str(e.get("trial_id")): e for e in events_of(path) if e.get("event") == KEPT}
+    sentences = []
+    for one in found:
+        event = told.get(one.final.trial_id) if one.final is not None else None
+        if event and event.get("kept"):
+            sentences.append(f"{one.direction} is stored as best known: export --best, run --best and patch use it.")
+        elif event and event.get("why"):
+            sentences.append(f"{one.direction} is not stored: {event['why']}")
+        elif event and one.emulated:
+            sentences.append(f"{one.direction} is not stored, because emulated times do not predict a GPU.")
+    return sentences
 
 
 def tried_of(path: Path, workload: Workload, direction: str) -> Tried:

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         for note in cluster.notes:
             say(note)
         result = tune(request, session, runner, on_line=say, places=cluster.places,
-                      finish=threading.Event(), on_space=lambda told: say(text.explained(told, short=True)))
+                      finish=threading.Event(), on_space=lambda told: say(text.explained(told, compact=True)))
     return _told(result, session, args, cluster)
 
 
