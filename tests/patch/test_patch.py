@@ -17,20 +17,24 @@ from streamlit.testing.v1 import AppTest
 from torch import nn
 
 import workbench as wb
+from workbench.core.best_known import best_config
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.patching import FASTER_ONLY, INFERENCE, RIGHT, TRAINING, ModelSource, PatchReport
 from workbench.core.typed import Misfit
 from workbench.core.variants import TEMPLATES
 from workbench.drive.patching import plots, text
-from workbench.drive.patching.patch import Patch, PatchRequest, PatchResult, patch, search
+from workbench.drive.patching.choose import choose
+from workbench.drive.patching.patch import Patch, PatchRequest, PatchResult, _tune, patch, search
 from workbench.drive.running.runner import Runner
 from workbench.drive.sessions.session import Session
-from workbench.drive.tuning.feed import TuneRequest
+from workbench.drive.tuning.feed import EFFORTS, TuneRequest
+from workbench.drive.tuning.finals import Final
 from workbench.faces.cli import main
 from workbench.measure.patching.replace import PatchFile
 
 from ..drive.conftest import until
+from ..tuning.test_tune import KB74, RECORDED, Canned, gpu_of
 from . import models
 
 HERE = Path(__file__).parent
@@ -213,6 +217,9 @@ def test_the_page_patches_a_model() -> None:
     assert "UNet3d: 1 of 1 layer is patched; emulated: not timed." in said()
     assert "ConvTranspose3d(8, 4, 2, stride=2), 1 × 8 × 2 × 2 × 3 float32" in said()
     assert "CHANGED" not in said()
+    page.checkbox(key="model_tune").check().run()
+    assert "Changed since: whether layers are tuned first." in said() and page.session_state["model_tune_effort"] == "quick"
+    page.checkbox(key="model_tune").uncheck().run()
     page.selectbox(key="model_autocast").select("bfloat16").run()
     assert "Changed since: autocast. Press Patch to do it again." in said()
 
@@ -249,6 +256,8 @@ def test_the_page_says_why_there_is_no_report_and_that_one_of_a_link_is_gone(tmp
 def test_a_request_with_an_unknown_word_is_refused() -> None:
     with pytest.raises(BadRequest, match="keep 'all' is not known; choose faster, right"):
         request("odd", keep="all")
+    with pytest.raises(BadRequest, match="tune_effort 'all' is not known; choose quick, normal, full"):
+        replace(request("odd"), tune_effort="all")
     with pytest.raises(BadRequest, match="effort 'long' is not known"):
         replace(request("odd"), effort="long")
 
@@ -273,3 +282,26 @@ def test_a_stop_while_a_layer_is_tuned_ends_the_patch_and_says_how_to_go_on(by: 
         search(asked, session, runner, on_text, stopped)
     assert said[-1].endswith("To go on with this one, run: python -m workbench tune --resume cut")
     assert session.trials() and [e["event"] for e in session.events()][-1] == "run_stopped"
+
+
+@pytest.mark.parametrize("every_gpu", [True, False])
+def test_a_layer_is_tuned_on_every_gpu_and_its_winner_is_the_one_that_is_chosen(every_gpu: bool, gpu: None, tmp_path: Path,
+                                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """The winner is a recorded trial that is not the best known one. A layer that was tuned here is not tuned again."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_STORE", str(tmp_path / "tuned.json"))
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "sessions"))
+    line = "NVIDIA H200, GPU-aaaa111{}, 9.0, 143771, 580.159.03"
+    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\n" + "".join(f"echo '{i}, {line.format(i)}'\n" for i in range(2)))
+    best = best_config("forward", KB74, "tf32", "sm_90")
+    won = next(t for t in RECORDED.trials() if (t.workload, t.direction, t.kind, t.precision) == (
+        KB74, "forward", "candidate", "tf32") and t.ok and t.kernel_ms and t.name != best.variant)
+    monkeypatch.setattr("workbench.drive.tuning.tune.finals", lambda *given, **more: (Final(won, "", (), ()), []))
+    canned, said = Canned(gpu_of(won)), list[str]()
+    asked = replace(request("odd", device="cuda:0"), tune=True, tune_effort="normal", every_gpu=every_gpu)
+    for _ in range(2):
+        _tune(KB74, asked, canned, said.append, None)
+    assert canned.places == [("cuda:0", "cuda:1") if every_gpu else ("cuda:0",)], said
+    assert canned.requests[0].build_timeout_s == EFFORTS["normal"].build_timeout_s
+    chosen = choose(KB74, arch="sm_90", emulated=False, train=False, measured=lambda *given: pytest.fail("it is known"))
+    assert (chosen.recipe.forward.variant.name, chosen.recipe.forward.config) == (won.name, won.tunables)
+    assert chosen.origin.startswith("tuned here, session ")

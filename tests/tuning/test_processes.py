@@ -81,7 +81,8 @@ def test_a_killed_tune_goes_on_with_nothing_lost_and_nothing_twice(tmp_path: Pat
     assert session.trials()[:len(before)] == before
     assert len(counts) == 6 and set(counts.values()) == {1}, counts
     assert begun(session) >= set(counts)
-    assert done.stderr.startswith("Session one\n") and "20 legal; all values are tried of: BLOCK, CO_PER_THREAD\n" in done.stderr
+    assert done.stderr.startswith("Session one\n") \
+        and "20 legal; all values are tried of: BLOCK, CO_PER_THREAD\n" in done.stderr
     assert "6 candidates were judged." in done.stdout and "do not predict a GPU" in done.stdout
 
 
@@ -151,6 +152,40 @@ def test_ctrl_c_keeps_the_winner_and_sigterm_prints_the_best_so_far(number: int,
         assert "  It was judged again and is right with " in told and "The search ends and the finals follow" in said
         assert next(t for t in session.trials() if t.trial_id == won[0]["trial_id"]).ok
     assert said.splitlines()[-1].endswith("python -m workbench tune --resume one"), said
+
+
+def test_the_second_interrupt_and_one_before_anything_is_right_stop_a_tune(tmp_path: Path,
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    class Held(Canned):
+        """Its runs last until they are stopped."""
+
+        def start(self, request: RunRequest, session: Session, **more: object) -> Run:
+            run = Run("0" * 8, request, session.path, [], state="running", device=self.known)
+            Timer(0.5, interrupts, [run]).start()
+            return run
+
+        def stop(self, run: Run) -> None:
+            run.state = "stopped"
+            run.finished.set()
+
+    def interrupts(run: Run) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        if session.trials():
+            until(finish.is_set)
+            went_on.append(run.active)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    right = sorted((t for t in RECORDED.trials() if (t.workload, t.kind, t.direction) == (KB74, "candidate", "forward")
+                    and t.ok and t.kernel_ms and t.precision == "tf32"), key=lambda t: t.kernel_median_ms)
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    went_on, told = list[bool](), list[str]()
+    for name in ("empty", "two"):
+        session, finish = Session.create(tmp_path, name), Event()
+        for trial in right[:2] if name == "two" else ():
+            session.append(trial)
+        result = tune(ON_GPU, session, Held(gpu_of(right[0])), finish=finish, on_line=told.append)
+        assert result.state == "stopped" and not result.early and finish.is_set() == (name == "two")
+    assert went_on == [True] and any("Press Ctrl-C again to stop at once." in line for line in told)
 
 
 def test_a_suite_leaves_out_what_adds_nothing_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:

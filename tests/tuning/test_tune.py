@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Timer
+from threading import Timer
 
 import pytest
 
@@ -370,38 +370,6 @@ def test_a_finalist_is_not_wrong_because_the_machine_failed(tmp_path: Path, righ
     assert not result.winners and not result.fell and result.passed == {"forward": 1}
     assert text.result(result).startswith("forward: no winner.\n  Not judged again, because of the machine or a time limit: 1.")
     assert exit_code(result) == exit_codes.NOTHING_RAN
-
-
-def test_the_second_interrupt_and_one_before_anything_is_right_stop_a_tune(tmp_path: Path, right: list[Trial],
-                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    class Held(Canned):
-        """Its runs last until they are stopped."""
-
-        def start(self, request: RunRequest, session: Session, **more: object) -> Run:
-            run = Run("0" * 8, request, session.path, [], state="running", device=self.known)
-            Timer(0.5, interrupts, [run]).start()
-            return run
-
-        def stop(self, run: Run) -> None:
-            run.state = "stopped"
-            run.finished.set()
-
-    def interrupts(run: Run) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        if session.trials():
-            until(finish.is_set)
-            went_on.append(run.active)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
-    went_on, told = list[bool](), list[str]()
-    for name in ("empty", "two"):
-        session, finish = Session.create(tmp_path, name), Event()
-        for trial in right[:2] if name == "two" else ():
-            session.append(trial)
-        result = tune(ON_GPU, session, Held(gpu_of(right[0])), finish=finish, on_line=told.append)
-        assert result.state == "stopped" and not result.early and finish.is_set() == (name == "two")
-    assert went_on == [True] and any("Press Ctrl-C again to stop at once." in line for line in told)
 
 
 def test_claims_of_what_was_judged_meanwhile_count_once(tmp_path: Path, right: list[Trial],

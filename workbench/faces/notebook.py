@@ -397,8 +397,8 @@ def _runner() -> Runner:
 
 # more than seven: the options of the verb `patch` as keywords
 def patch(model: Any, inputs: Any = None, *, train: bool = False, dtype: str = "", autocast: str = "", device: str = "auto",
-          keep: str = FASTER_ONLY, effort: str = "normal", seed: int = 0, tune: bool = False, progress: bool = True
-          ) -> PatchedModel:
+          keep: str = FASTER_ONLY, effort: str = "normal", seed: int = 0, tune: bool = False,
+          tune_effort: str = "quick", progress: bool = True) -> PatchedModel:
     """Replace the transposed convolutions of a model for which a kernel is right and FASTER. `model` is a torch.nn.Module,
     which is patched in place; `inputs` is then a tensor, a tuple or a dict. Or `model` is the text "my_module:build_model", and
     `inputs` is a text of the same form. Then a worker process makes and runs the model, and nothing in this process changes.
@@ -417,7 +417,8 @@ def patch(model: Any, inputs: Any = None, *, train: bool = False, dtype: str = "
                              "dtype.", field="device")
         source = ModelSource(LIVE, "", Path.cwd(), host.device, "", autocast, train, seed)
     said = (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)
-    result = patch_model(PatchRequest(source, keep, effort, tune=tune), _runner(), on_text=said, host=host)
+    result = patch_model(PatchRequest(source, keep, effort, tune=tune, tune_effort=tune_effort, every_gpu=device == "auto"),
+                         _runner(), on_text=said, host=host)
     if host is not None:
         host.keep(result)
     return PatchedModel(result, host)

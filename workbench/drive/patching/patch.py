@@ -7,7 +7,7 @@ import shlex
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,9 +45,10 @@ from ..running.runner import Runner
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 from ..sessions.recorded import recipe_from_trials
 from ..sessions.session import Session
+from ..tuning.feed import EFFORTS as TUNE_EFFORTS
 from ..tuning.feed import TuneRequest
 from ..tuning.store import tuned_here
-from ..tuning.tune import tune
+from ..tuning.tune import every_gpu, tune
 from .choose import GENERAL, Chosen, choose, distinct
 from .write import LayerRecipe, patch_text
 
@@ -62,10 +63,13 @@ class PatchRequest:
     keep: str = FASTER_ONLY
     effort: str = "normal"
     limit_s: float = LIMIT_S
-    tune: bool = False                   # first tune each layer, which takes about a minute for each
+    tune: bool = False                   # first tune each layer
+    tune_effort: str = "quick"           # of the tune of one layer; quick takes about a minute
+    every_gpu: bool = False              # tune on all free GPUs of the same kind, not only on the one of `source`
 
     def __post_init__(self) -> None:
-        for name, value, known in (("keep", self.keep, KEEP), ("effort", self.effort, EFFORTS)):
+        for name, value, known in (("keep", self.keep, KEEP), ("effort", self.effort, EFFORTS),
+                                   ("tune_effort", self.tune_effort, TUNE_EFFORTS)):
             if value not in known:
                 raise BadRequest(f"{name} {value!r} is not known; choose {', '.join(known)}.", field=name)
 
@@ -82,6 +86,7 @@ class PatchRequest:
             words += [option, value] if value != usual else []
         words += ["--train"] if source.train else []
         words += ["--tune"] if self.tune else []
+        words += ["--tune-effort", self.tune_effort] if self.tune and self.tune_effort != "quick" else []
         words += ["--seed", str(source.seed)] if source.seed else []
         return f"{PROGRAM} {shlex.join(words)}"
 
@@ -245,16 +250,17 @@ def _tune(workload: Workload, request: PatchRequest, runner: Runner, on_text: Ca
     left = [d for d in (DIRECTIONS if request.source.train else DIRECTIONS[:1]) if not tuned_here(workload, d, arch)]
     if not left:
         return
-    search(TuneRequest(workload, tuple(left), device=request.source.device, effort="quick"), Session.create(), runner, on_text,
-           stopped)
+    device = request.source.device
+    search(TuneRequest(workload, tuple(left), device=device, effort=request.tune_effort), Session.create(), runner, on_text,
+           stopped, every_gpu(device) if request.every_gpu else (device,))
 
 
 def search(request: TuneRequest, session: Session, runner: Runner, on_text: Callable[[str], None],
-           stopped: threading.Event | None = None) -> None:
-    """Tune one layer. After a stop or an interrupt, the command to continue is printed and the exception is raised again,
-    because the caller must end too."""
+           stopped: threading.Event | None = None, places: Sequence[str] = ()) -> None:
+    """Tune one layer on these places, by default on the requested device. After a stop or an interrupt, the command to continue
+    is printed and the exception is raised again, because the caller must end too."""
     try:
-        found = tune(request, session, runner, on_line=on_text)
+        found = tune(request, session, runner, on_line=on_text, places=places)
     except BadRequest as error:
         on_text(str(error))   # no fast variant serves the layer, so PyTorch computes it
         return

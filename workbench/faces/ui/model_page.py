@@ -15,13 +15,15 @@ from ...core.patching import AUTOCAST_DTYPES, FASTER_ONLY, MODEL_DTYPES, RIGHT, 
 from ...drive.patching import plots
 from ...drive.patching import text as told
 from ...drive.patching.patch import Patch, PatchRequest
+from ...drive.tuning.feed import EFFORTS as TUNE_EFFORTS
+from ...drive.tuning.tune import every_gpu
 from . import address, state, theme
 
 _AS_IT_IS, _NO_AUTOCAST = "as it is", "none"
 _KEPT = {FASTER_ONLY: "faster here", RIGHT: "right"}
 _MOST_KEPT = 20  # reports that have ended
 KEYS = ("model_id", "model_reference", "model_inputs", "model_folder", "model_device", "model_dtype", "model_autocast",
-        "model_train", "model_keep")  # the keys of the widgets here
+        "model_train", "model_keep", "model_tune", "model_tune_effort", "model_gpus")  # the keys of the widgets here
 
 
 def draw() -> None:
@@ -51,10 +53,13 @@ def draw() -> None:
 def _form(own: Patch | None) -> None:
     for name, usual in (("reference", ""), ("inputs", ""), ("folder", str(Path.cwd()))):
         st.session_state.setdefault(f"model_{name}", address.wants(name) or usual)
-    st.session_state.setdefault("model_train", address.wants("train") == "yes")
+    for name in ("train", "tune"):
+        st.session_state.setdefault(f"model_{name}", address.wants(name) == "yes")
+    st.session_state.setdefault("model_gpus", address.wants("gpus") != "one")
     devices = list(state.device_names())
     for name, options in (("device", devices), ("dtype", [_AS_IT_IS, *MODEL_DTYPES]),
-                          ("autocast", [_NO_AUTOCAST, *AUTOCAST_DTYPES]), ("keep", [FASTER_ONLY, RIGHT])):
+                          ("autocast", [_NO_AUTOCAST, *AUTOCAST_DTYPES]), ("keep", [FASTER_ONLY, RIGHT]),
+                          ("tune_effort", list(TUNE_EFFORTS))):
         state.seed(f"model_{name}", options, options[0], name=name)
     st.text_input("Model", key="model_reference", placeholder="my_module:build_model", persist_state="session")
     st.text_input("Inputs", key="model_inputs", placeholder="my_module:inputs", persist_state="session",
@@ -70,10 +75,22 @@ def _form(own: Patch | None) -> None:
     st.segmented_control("Replace layers that are", list(_KEPT), format_func=lambda k: _KEPT[k], required=True,
                          key="model_keep", persist_state="session",
                          help="On the CPU the kernels are emulated and not timed, so layers are replaced only with 'right'.")
+    st.checkbox("Tune each layer first", key="model_tune", persist_state="session",
+                help="Searches the fastest kernels of each layer on this GPU and stores them. Layers that were tuned here "
+                     "before are not tuned again. On the CPU nothing is tuned.")
+    if st.session_state["model_tune"]:
+        st.segmented_control("Effort of a tune", list(TUNE_EFFORTS), key="model_tune_effort", required=True,
+                             persist_state="session", help="For each layer. quick: about a minute. normal: about ten minutes. "
+                                                           "full: until every candidate has been tried.")
+        if len(every_gpu(st.session_state["model_device"])) > 1:
+            st.checkbox("on every GPU of this kind", key="model_gpus", persist_state="session",
+                        help="One measuring process for each free GPU of the same name.")
     for name, usual in (("reference", ""), ("inputs", ""), ("folder", str(Path.cwd())), ("device", devices[0]),
-                        ("dtype", _AS_IT_IS), ("autocast", _NO_AUTOCAST), ("keep", FASTER_ONLY)):
+                        ("dtype", _AS_IT_IS), ("autocast", _NO_AUTOCAST), ("keep", FASTER_ONLY), ("tune_effort", "quick")):
         address.note(name, st.session_state[f"model_{name}"], usual)
-    address.note("train", "yes" if st.session_state["model_train"] else "")
+    for name in ("train", "tune"):
+        address.note(name, "yes" if st.session_state[f"model_{name}"] else "")
+    address.note("gpus", "" if st.session_state["model_gpus"] else "one")
     if own is not None and not own.done:
         st.button("Stop", width="stretch", key="model_stop", on_click=own.stop, shortcut=theme.STOP_KEY,
                   help=f"Ends the processes of this patch. Key: {theme.STOP_KEY}")
@@ -108,7 +125,8 @@ def _asked() -> PatchRequest | str:
                   for name, usual in (("dtype", _AS_IT_IS), ("autocast", _NO_AUTOCAST))}
         source = ModelSource(form["model_reference"].strip(), form["model_inputs"].strip(), folder, form["model_device"],
                              chosen["dtype"], chosen["autocast"], form["model_train"])
-        return PatchRequest(source, form["model_keep"] or FASTER_ONLY)
+        return PatchRequest(source, form["model_keep"] or FASTER_ONLY, tune=form["model_tune"],
+                            tune_effort=form["model_tune_effort"] or "quick", every_gpu=form["model_gpus"])
     except BadRequest as error:
         return str(error)
 
@@ -121,7 +139,9 @@ def _changed(request: PatchRequest) -> list[str]:
     pairs = (("the model", "model"), ("the inputs", "inputs"), ("the folder", "folder"), ("the device", "device"),
              ("the dtype", "dtype"), ("autocast", "autocast"), ("the training step", "train"))
     found = [words for words, name in pairs if getattr(now.source, name) != getattr(request.source, name)]
-    return found + (["which layers are replaced"] if now.keep != request.keep else [])
+    found += ["which layers are replaced"] if now.keep != request.keep else []
+    told = [(r.tune, r.tune and (r.tune_effort, r.every_gpu)) for r in (now, request)]
+    return found + (["whether layers are tuned first"] if told[0] != told[1] else [])
 
 
 def _own() -> Patch | None:

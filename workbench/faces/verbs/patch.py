@@ -27,6 +27,7 @@ from ...drive.machine.doctor import resolve_device
 from ...drive.patching.patch import Patch, PatchRequest
 from ...drive.patching.text import report_text
 from ...drive.running.request import EFFORTS
+from ...drive.tuning.feed import EFFORTS as TUNE_EFFORTS
 from .. import exit_codes
 from ..arguments import check_folder, write_whole
 
@@ -45,8 +46,11 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="faster: replace only layers that are FASTER here (default); right: replace each layer whose "
                              "kernels are right, timed or not. On the CPU layers are replaced only with 'right'")
     parser.add_argument("--effort", choices=EFFORTS, default="normal", help="how long to measure times (default normal)")
-    parser.add_argument("--tune", action="store_true", help="first tune each layer on this GPU, about a minute for each; "
-                                                            "layers that were tuned before are not tuned again")
+    parser.add_argument("--tune", action="store_true", help="first tune each layer, with --device auto on every free GPU of "
+                                                            "this kind; layers that were tuned before are not tuned again")
+    parser.add_argument("--tune-effort", choices=tuple(TUNE_EFFORTS), default="quick",
+                        help="with --tune, for each layer: quick: a minute (default); normal: ten minutes; full: all "
+                             "candidates")
     parser.add_argument("--seed", type=int, default=0, help="seed of the model, the inputs and each step (default 0)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the kernels with patch(model) and unpatch(model)")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="write the figure as .html or .json")
@@ -62,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
         check_folder(file)
     source = ModelSource(args.model, args.inputs, Path.cwd(), resolve_device(args.device), args.dtype, args.autocast,
                          args.train, args.seed)
-    patch = Patch(PatchRequest(source, args.keep, args.effort, tune=args.tune)).start()
+    patch = Patch(PatchRequest(source, args.keep, args.effort, tune=args.tune, tune_effort=args.tune_effort,
+                               every_gpu=args.device == "auto")).start()
     shown = 0
     try:
         while not patch.wait(0.2) or shown < len(patch.said):
