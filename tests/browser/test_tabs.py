@@ -297,12 +297,12 @@ def test_a_link_to_a_trial_that_is_not_here_offers_those_that_are(monkeypatch, r
 
 @pytest.fixture
 def wrong_fork(runner, tmp_path, monkeypatch):
-    """A session "edit" with naive_gather and a fork of it that adds 1 to each output."""
+    """A session "edit" with naive_gather and a fork of it without the divisibility test."""
     root = tmp_path / "sessions"
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(root))
     work = Workload(ConvTranspose(1, 3, 5, (3,), (2,)), 1, (17,))
     parent = Candidate(find("naive_gather", "forward"), work.layer, work.dtype, {})
-    text = parent.variant.text.replace("Sum sum[CO] = {};", "Sum sum[CO] = {Sum(1)};")
+    text = parent.variant.text.replace("tw % layer.stride_w != 0", "tw % 1 != 0")
     session = Session.create(root, "edit")
     both = (parent, fork(text, parent, render(parent).candidate_id))
     runner.run(RunRequest(work, both, device="cpu", baselines=False, effort="quick"), session)
@@ -316,12 +316,17 @@ def test_a_wrong_kernel_is_edited_until_it_is_right_compared_and_exported(wrong_
     source = tab.get_by_label("Template of naive_gather-")
     source.wait_for()
     assert tab.locator(".kwed .run").is_disabled(), "nothing was edited yet"
+    tab.get_by_text("Looks like: no divisibility test.").wait_for()
+    for chart, mark in (("map", ".heatmaplayer image"), ("shares", ".bars .point:visible"), ("errors", ".bars .point:visible")):
+        tab.locator(f".st-key-wrong-{chart} {mark}").first.wait_for()
+    assert "phase of W" in tab.locator(".st-key-wrong-shares").inner_text(), "in sight, without a click"
+    tab.locator(".kwp .wrong", has_text="the kernel gave ").wait_for()
     tab.locator(".kwed .jump").select_option(label=next(
         o for o in tab.locator(".kwed .jump option").all_inner_texts() if o.startswith("launcher forward")))
     assert "cudaError_t forward" in source.evaluate("e => e.value.slice(e.selectionStart)").split("(")[0]
-    tab.locator(".kwed .find").fill("Sum(1)")
+    tab.locator(".kwed .find").fill("tw % 1")
     tab.get_by_text("1 of 1", exact=True).wait_for()
-    broken = source.input_value().replace("{Sum(1)};", "{Sum(0)}; smem_w = 1;")
+    broken = source.input_value().replace("tw % 1 != 0", "tw % 2 != 0 || smem_w")
     line = next(n for n, text in enumerate(broken.splitlines(), 1) if "smem_w" in text)
 
     source.fill(broken)
@@ -338,7 +343,7 @@ def test_a_wrong_kernel_is_edited_until_it_is_right_compared_and_exported(wrong_
     tab.get_by_text("Not known: the trial ended with BUILD_FAILED before a kernel was built.").wait_for()  # no word of nvcc
     settled(tab)  # until then the editor of the trial before stands beside the new one
 
-    source.fill(broken.replace(" smem_w = 1;", ""))
+    source.fill(broken.replace(" || smem_w", ""))
     tab.locator(".kwed .run").click()
     tab.locator(".strip", has_text="Right in all checks").first.wait_for()
     right = wrong_fork.trials()[-1]
@@ -347,12 +352,12 @@ def test_a_wrong_kernel_is_edited_until_it_is_right_compared_and_exported(wrong_
     tab.wait_for_function("id => location.search.includes(id)", arg=right.trial_id)
 
     tab.get_by_text("Diff", exact=True).click()
-    tab.locator(".diff .gone", has_text="smem_w = 1;").wait_for()
+    tab.locator(".diff .gone", has_text="smem_w").wait_for()
     against = tab.get_by_role("combobox", name=re.compile("Against$"))
     against.click()
     tab.get_by_role("option", name=re.compile("MISMATCH")).click()
     tab.locator(".diff .gone em", has_text=re.compile("^1$")).wait_for()
-    assert "0" in tab.locator(".diff .came em").all_inner_texts()
+    assert "2" in tab.locator(".diff .came em").all_inner_texts()
     settled(tab)
 
     tab.get_by_role("button", name="Export", exact=True).click()
@@ -364,5 +369,5 @@ def test_a_wrong_kernel_is_edited_until_it_is_right_compared_and_exported(wrong_
         tab.get_by_role("button", name="Download", exact=True).click()
     taken.value.save_as(tmp_path / "model_new.py")
     text = (tmp_path / "model_new.py").read_text()
-    assert "Sum sum[CO] = {Sum(0)};" in text and f'"forward/{right.name}"' in text and right.candidate_id in text
+    assert "tw % 2 != 0" in text and f'"forward/{right.name}"' in text and right.candidate_id in text
     assert not page.foreign, page.foreign

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from workbench.core.facts import phases
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import PRESETS, preset
+from workbench.core.wrong_values import SmallestWrong, Term
 from workbench.faces.ui.picture import layer_svg
 
 from .workloads import workloads
@@ -133,14 +135,62 @@ def test_a_tap_that_misses_says_why() -> None:
     assert "= −1, outside the input" in text
 
 
-def test_explain_chooses_the_output_and_a_wrong_one_is_not_followed() -> None:
+def test_explain_chooses_the_output_and_one_that_is_not_drawn_is_replaced_by_none() -> None:
     work = preset("kb81").workload()
     for wanted in [(9, 9), (0, 0), (12, 17)]:
         label = parsed(layer_svg(work, explain=wanted)).find(f"{SVG}svg").get("aria-label")
         assert f"y[{wanted[0]},{wanted[1]}] = " in label
     usual = parsed(layer_svg(work)).find(f"{SVG}svg").get("aria-label")
-    for wrong in [(13, 0), (-1, 2), (3,), 4]:
+    for wrong in [(3,), 4]:
         assert parsed(layer_svg(work, explain=wrong)).find(f"{SVG}svg").get("aria-label") == usual
+    for missing in [(13, 0), (-1, 2)]:
+        picture = layer_svg(work, explain=missing)
+        assert f"y[{missing[0]},{missing[1]}] is beyond what is drawn" in picture and 'class="out pin"' not in picture
+
+
+_ROW = Workload(ConvTranspose(1, 2, 3, 3, stride=2, padding=1), batch=1, input_size=(5,))
+_PLANE = Workload(ConvTranspose(2, 2, 3, 3, stride=2, padding=1), batch=1, input_size=(3, 4))
+_TINY = replace(_PLANE, input_size=(1, 2))
+_CUBE = Workload(ConvTranspose(3, 2, 3, 2, stride=2), batch=1, input_size=(2, 2, 2))
+
+
+@pytest.mark.parametrize(("work", "tensor", "at", "terms", "drawn", "total"), [
+    (_ROW, "output", (3,), [((0,), (2,)), ((2,), (1,))], ["11", "−2"], "y[0, 1, 3] = 11 − 2 = 9"),
+    (_ROW, "grad_input", (2,), [((0,), (3,)), ((1,), (4,)), ((2,), (5,))], ["11", "−2", "3"],
+     "grad_input[0, 1, 2] = 11 − 2 + 3 = 12"),
+    (_ROW, "grad_weight", (2,), [((2,), (i,)) for i in range(4)], ["11", "−2", "3", "−4"],
+     "grad_weight[0, 1, 2] = 11 − 2 + 3 − 4 = 8"),
+    (_PLANE, "output", (1, 3), [((0, 0), (1, 2)), ((0, 2), (1, 1)), ((2, 0), (0, 2)), ((2, 2), (0, 1))],
+     ["11", "−2", "3", "−4"], "y[0, 1, 1, 3] = 11 − 2 + 3 − 4 = 8"),
+    (_PLANE, "grad_input", (0, 0), [((1, 1), (0, 0)), ((1, 2), (0, 1)), ((2, 1), (1, 0)), ((2, 2), (1, 1))],
+     ["11", "−2", "3", "−4"], "grad_input[0, 1, 0, 0] = 11 − 2 + 3 − 4 = 8"),
+    (_TINY, "grad_weight", (1, 0), [((1, 0), (0, 1))], ["11"], "grad_weight[0, 1, 1, 0] = 11"),
+    (_CUBE, "output", (1, 2, 3), [((1, 0, 1), (0, 1, 1))], ["11", "11"], "y[0, 1, 1, 2, 3] = 11")])
+def test_a_wrong_element_is_drawn_with_its_numbers(work, tensor, at, terms, drawn, total) -> None:
+    values = [11.0, -2.0, 3.0, -4.0][:len(terms)]
+    terms = tuple(Term(tap, reads, value) for (tap, reads), value in zip(terms, values, strict=True))
+    case = SmallestWrong(1, work.input_size, (0, 1, *at), 5.0, sum(values), terms)
+    figure = parsed(layer_svg(work, case=case, tensor=tensor))
+    texts = ["".join(text.itertext()) for text in figure.iter(f"{SVG}text")]
+    assert total in texts and "the kernel gave 5" in texts
+    pinned = [g for g in figure.iter(f"{SVG}g") if g.get("class") == "out pin"]
+    shown = [t for g in pinned or [figure] for t in g.iter(f"{SVG}text") if t.get("class") == "tag"]
+    assert sorted(t.text for t in shown) == sorted(drawn), "each product has its number, and nothing else has one"
+    assert len(pinned) == (0 if tensor != "output" else 2 if work is _CUBE else 1)
+    assert ("grad_y" in texts) == (tensor != "output")
+    selected = sum(p.get("d").count("M") for p in figure.iter(f"{SVG}path") if p.get("class") == "sel")
+    if (work, tensor) == (_ROW, "grad_input"):
+        assert selected == 4, "the element and the three values that it needs"
+
+
+def test_a_wrong_element_that_is_not_drawn_is_told_in_numbers() -> None:
+    far = replace(_ROW, input_size=(500,))
+    terms = (Term((0,), (451,), 2.0), Term((2,), (450,), -6.0))
+    for tensor, at in (("output", 901), ("grad_input", 450), ("grad_weight", 2)):
+        picture = layer_svg(far, case=SmallestWrong(1, (500,), (0, 2, at), 7.0, -4.0, terms), tensor=tensor)
+        assert f"[{at}] is beyond what is drawn" in picture and "2 − 6 = −4" in picture and 'class="out pin"' not in picture
+    incomplete = layer_svg(_ROW, case=SmallestWrong(1, (5,), (0, 1, 3), 7.0, 4.0, (Term((0,), (2,), 2.0),)))
+    assert "y[0, 1, 3] = … = 4" in incomplete, "a sum of which a term is missing is not shown as one"
 
 
 def test_zero_phases_are_named_and_drawn_as_zero() -> None:

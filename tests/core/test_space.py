@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from workbench.core.candidate import Candidate, tiles_of
 from workbench.core.errors import RenderError
 from workbench.core.expressions import evaluate, names_in
 from workbench.core.layer import MEMORY_FORMATS
 from workbench.core.presets import PRESETS, preset
 from workbench.core.space import MEMORY_FORMAT, SHARED_MEMORY, SearchSpace
-from workbench.core.variants import TEMPLATES, discover, find, parse
+from workbench.core.variants import TEMPLATES, Variant, discover, find, parse
+from workbench.core.wrong_values import Tile
 
 GPUS = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # compute capability -> KB of shared memory for a block
 
@@ -48,6 +50,15 @@ def test_shared_memory_is_a_constraint_of_its_own(space: SearchSpace) -> None:
                         space.layer, "float32", sm=90)
     assert dict(freed.explain()) == {"all": 12, "TILE % CO == 0": -4, SHARED_MEMORY: -4, "valid": 4}
     assert dict(SearchSpace(freed.variant, freed.layer, "float32", sm=86).explain())["valid"] == 4
+
+
+def test_the_tiles_of_a_config_are_those_that_its_tunables_name(space: SearchSpace) -> None:
+    def tiles(variant: Variant, **config: int) -> tuple[Tile, ...]:
+        return tiles_of(Candidate(variant, preset("kb74").layer, "float32", config), sm=90)
+    assert tiles(space.variant) == (Tile("TILE", "W", 64),)
+    gathered = find("gathered_mma", "forward")
+    assert {tile.name: tile.axis for tile in tiles(gathered)} == {"TILE_M": "C", "TILE_N": "W"}, "resolved"
+    assert tiles(find("naive_gather", "forward"), CO_PER_THREAD=2) == (Tile("CO_PER_THREAD", "CO", 2),)
 
 
 def test_a_config_for_channels_last_is_for_that_alone(space: SearchSpace) -> None:

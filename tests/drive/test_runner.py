@@ -79,7 +79,7 @@ def test_a_wrong_result_is_kept_with_where_it_is_wrong(judge: Judge, broken: Pat
 @pytest.mark.parametrize(("on_small", "batch"), [
     ("return cudaErrorInvalidValue", 2), ("*(volatile int*)8 = 1", 2), ("for (volatile int i = 0;;) i = 1", None)])
 def test_what_happens_on_a_smaller_size_does_not_cost_the_map(on_small: str, batch: int | None, judge: Judge) -> None:
-    parent = good()
+    parent = good(CO_PER_THREAD=2)
     start = parent.variant.text.index("{", parent.variant.text.index("cudaError_t forward(")) + 1
     text = parent.variant.text[:start] + f" if (sizes.batch < 2) {on_small};" + parent.variant.text[start:]
     wrong = fork(text.replace("Sum sum[CO] = {};", "Sum sum[CO] = {Sum(1)};"), parent, render(parent).candidate_id)
@@ -87,7 +87,8 @@ def test_what_happens_on_a_smaller_size_does_not_cost_the_map(on_small: str, bat
     first, second = session.trials()
     assert first.status is Status.MISMATCH and second.ok
     found = read(WrongValues, json.loads(session.blob(first.blobs["wrong"])))
-    assert found.wrong == found.count and (found.smallest and found.smallest.batch) == batch
+    assert 2 * found.wrong == found.count and (found.smallest and found.smallest.batch) == batch
+    assert found.along["channel mod 2 (CO_PER_THREAD)"] == (1000, 0), "by the config's own tile"
 
 
 def test_a_kernel_that_never_ends_is_stopped_and_the_next_run_works(judge: Judge, broken: Path) -> None:

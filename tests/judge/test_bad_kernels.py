@@ -16,7 +16,7 @@ from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.orders import GUARDS, BuildOrder, ExplainOrder
 from workbench.core.template import render
 from workbench.core.variants import discover
-from workbench.core.wrong_values import WrongValues, sentence
+from workbench.core.wrong_values import Tile, WrongValues, sentence
 from workbench.drive.checking.attacks import attacks
 from workbench.measure.build.build import build
 from workbench.measure.kernel.explain import explain
@@ -185,10 +185,14 @@ def test_a_wrong_value_is_described(bad: Built, bad_root: Path, scratch: Path) -
 LONG = Workload(ConvTranspose(1, 3, 5, 3, stride=2, padding=1, bias=True), batch=3, input_size=(300,))
 
 
+TILES = (Tile("TILE", "W", 4), Tile("CO_PER_THREAD", "CO", 2), Tile("CI_PER_THREAD", "CI", 2))
+
+
 def explained(bad: Built, bad_root: Path, scratch: Path, name: str, work: Workload, direction: str = "forward") -> WrongValues:
     asked = order(bad, bad_candidate(bad_root, name, direction=direction), work, scratch)
     found = judge(asked, lambda event: None)
-    where = explain(ExplainOrder(asked, found.detail.shown["tensor"], found.detail.shown["inputs"]), lambda event: None).values
+    where = explain(ExplainOrder(asked, found.detail.shown["tensor"], found.detail.shown["inputs"], TILES),
+                    lambda event: None).values
     assert where is not None
     return where
 
@@ -204,6 +208,11 @@ def test_no_divisibility_test(bad: Built, bad_root: Path, scratch: Path) -> None
     assert case is not None and case.batch == 1 and case.input_size == (1, 1), case
     total = sum(term.value for term in case.terms) + (case.bias or 0)
     assert case.expected == total != case.got, "the terms add up to the truth"
+    assert case.complete and all(sum(a * b for a, b in term.factors) == term.value for term in case.terms)
+    assert len(found.along["W mod 4 (TILE)"]) == 4 and len(found.along["channel mod 2 (CO_PER_THREAD)"]) == 2
+    assert not any("CI_PER" in name for name in found.along), "a tile of the input is none of the output"
+    off = sum(count for _, count in found.ratios)
+    assert off + found.not_finite >= found.wrong > 0 and max(step for step, _ in found.ratios) >= 0
     assert "Looks like: no divisibility test" in sentence(found) and "Smallest case: a batch of 1" in sentence(found)
 
 
@@ -226,9 +235,13 @@ def test_a_tap_that_is_left_out_is_named(bad: Built, bad_root: Path, scratch: Pa
 def test_gradients_of_parameters_and_a_map_with_cells_of_several_positions(bad: Built, bad_root: Path, scratch: Path) -> None:
     found = explained(bad, bad_root, scratch, "weight_gradient_doubled", WORKLOAD, "backward")
     assert found.tensor == "grad_weight" and found.cells == WORKLOAD.layer.kernel_size and min(found.shares) > 900
-    assert set(found.along) == {"input channel", "output channel"} and sentence(found).startswith("No place is worse")
+    assert set(found.along) >= {"input channel", "output channel"} and sentence(found).startswith("No place is worse")
+    case = found.smallest
+    assert case is not None and case.complete and case.got == 2 * case.expected, case
     bias = explained(bad, bad_root, scratch, "forgets_grad_bias", WORKLOAD, "grad_weight")
     assert bias.tensor == "grad_bias" and bias.cells == (1,) and bias.wrong == bias.count == 4
+    assert bias.smallest is not None and bias.smallest.complete and len(bias.smallest.terms) == prod(
+        replace(WORKLOAD, batch=1, input_size=bias.smallest.input_size).output_size)
     long = explained(bad, bad_root, scratch, "no_divisibility_test", LONG)
     assert long.step == (3,) and long.cells == (200,) and "W mod 32" in long.along and len(long.along["W mod 32"]) == 32
 

@@ -210,9 +210,11 @@ def test_a_notebook_shows_layer_trial_session_verdict_and_where_a_result_is_wron
     result = wb.run(LAYER, input_size=20, device="cpu", progress=False, effort="quick", baselines=False, source=source,
                     fork_of="forward/naive_gather")
     trial = result.trials[0]
-    markup, where, *figures = shown(trial)
+    markup, where, *figures, case = shown(trial)
     assert "MISMATCH" in markup and trial.headline in markup.replace("&gt;", ">") and "figure heatmap" in figures
-    assert shown(result.wrong(trial.trial_id)) == [where, *figures] and result.verdict(trial.trial_id) is None
+    assert "<svg" in case and "the kernel gave" in case and "smallest case" in case
+    again = shown(result.wrong(trial.trial_id))
+    assert again[:-1] == [where, *figures] and "smallest case" in again[-1] and result.verdict(trial.trial_id) is None
     assert f"<b>{result.session.name}</b>: 1 trials, 0 of them right" in shown(result.session)[0]
     h200 = wb.open_session(ROOT / "sessions" / "recorded-h200-kernelbench.zip")
     best = next(t for t in h200.trials if t.name == "disjoint_mma" and t.precision == "tf32" and t.direction == "forward")

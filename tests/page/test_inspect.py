@@ -55,10 +55,11 @@ def test_a_wrong_result_is_drawn_with_its_smallest_case(tmp_path, monkeypatch) -
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
     session = Session.create(tmp_path, "wrong")
     work = preset("kb74").workload("small")
-    terms = (Term((0,), (3,), 2.0), Term((2,), (1,), -6.0))
+    terms = (Term((0,), (3,), 2.0, ((1.0, 2.0),)), Term((2,), (2,), -6.0, ((2.0, -4.0), (1.0, 2.0))))
     case = SmallestWrong(1, (5,), (0, 2, 6), 2.0, -4.0, terms, None, "the term of tap 2 is missing")
     found = WrongValues("output", "exact integers", work.output_shape, 12, 0, (6,), (27,), (0, 0, 1000, 0, 0, 0),
-                        {"channel": (0, 1000)}, ((0, 12),), case, LooksLike("l", "taps flipped", "Read weight[k].", 3, ()))
+                        {"channel": (0, 1000), "W mod 4 (TILE)": (40, 40, 40, 40)}, (), ((-3, 500), (4, 12)), case,
+                        LooksLike("l", "taps flipped", "Read weight[k].", 3, ()))
     blob = session.put_blob(to_json(found).encode())
     session.append(replace(trial("mine", None), workload=work, status=Status.MISMATCH, blobs={"wrong": blob}))
     one, = session.trials()
@@ -70,7 +71,17 @@ def test_a_wrong_result_is_drawn_with_its_smallest_case(tmp_path, monkeypatch) -
     assert "Wrong are only channel 1 (100 %). Looks like: taps flipped." in text and "Read weight[k]." in text
     assert "A cell of the map has 27 positions" in text
     assert "y[0, 2, 6], batch 1, input size 5: the term of tap 2 is missing." in text
-    assert "w[2]" in text and "x[1]" in text and "-6" in text and len(at.get("plotly_chart")) == 3
+    assert "w[2]" in text and "x[2]" in text and "2·(-4) + 1·2" in text and len(at.get("plotly_chart")) == 3
+    picture, = (p["svg"] for e in at.get("bidi_component") if "svg" in (p := json.loads(e.proto.json or "{}")))
+    assert ">y[0, 2, 6] = 2 − 6 = −4<" in picture and ">the kernel gave 2<" in picture, "the sum with its numbers"
+    assert "Share of wrong values by channel and W mod 4 (TILE)" in text and not at.get("expander"), "in sight"
+    errors = json.loads(at.get("plotly_chart")[2].proto.spec)
+    bars = {step: n for step, n in zip(errors["data"][0]["x"], errors["data"][0]["y"], strict=True) if n}
+    assert bars == {-1.25: 500, 2.25: 12} and errors["layout"]["shapes"][0]["x0"] == 0, "right and wrong, and the line at 1"
+    assert "error / largest allowed error" in errors["layout"]["xaxis"]["title"]["text"]
+    old = replace(found, ratios=(), decades=((0, 12),))
+    session.append(replace(one, trial_id="1" * 12, blobs={"wrong": session.put_blob(to_json(old).encode())}))
+    assert "Where it is wrong" in shown("wrong", "1" * 12), "of a session of an older release"
     session.append(replace(one, trial_id="0" * 12, blobs={"wrong": session.put_blob(b"{}")}))
     assert "Where it is wrong" not in shown("wrong", "0" * 12), "what cannot be read is left out"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -11,8 +12,12 @@ from .gpu import GPU_LIMITS, gpu_limits, sm_of
 from .layer import INT32_MAX, ConvTranspose, Workload
 from .precision import PRECISIONS_OF
 from .variants import TAKES_CHANNELS_LAST, Variant
+from .wrong_values import Tile
 
 AXES = ("d", "h", "w")
+# Tunables that are the extent of a tile: along W, along the channels of the result, or along output or input channels.
+_TILES = {"W": re.compile(r"TILE(_N|_W|_POSITIONS)?|RUN|STRIP|POSITIONS_PER_\w+"), "C": re.compile(r"CHANNEL_TILE|TILE_(M|C)"),
+          "CO": re.compile(r"TILE_CO|CO_PER_\w+"), "CI": re.compile(r"TILE_CI|CI_PER_\w+")}
 EMULATED_SM = 90  # the emulator has the limits of this GPU, so that every config that fits on the GPU also runs on the emulator
 
 
@@ -99,6 +104,15 @@ def resolved_values(candidate: Candidate, *, sm: int) -> dict[str, int]:
         if name:
             found[tunable.name] = int(derived[name])
     return found
+
+
+def tiles_of(candidate: Candidate, *, sm: int) -> tuple[Tile, ...]:
+    """The tunables that are extents of a tile, as their names say. A value of 0 ("automatic") is replaced by the derived one;
+    without one it is left out."""
+    automatic = resolved_values(candidate, sm=sm)
+    found = (Tile(name, axis, automatic.get(name, value)) for name, value in candidate.config.items()
+             for axis, named in _TILES.items() if named.fullmatch(name))
+    return tuple(tile for tile in found if tile.extent > 1)
 
 
 def why_not(candidate: Candidate, *, sm: int) -> str | None:

@@ -30,6 +30,7 @@ from .replies import (
     Rates,
     Resources,
 )
+from .wrong_values import Tile
 
 R_co = TypeVar("R_co", covariant=True)
 Emit = Callable[[Event], None]   # an operation calls it with its current step
@@ -176,6 +177,7 @@ class ExplainOrder(Order[Explained]):
     of: JudgeOrder
     tensor: str
     inputs: str                        # the kind of inputs for which the result was wrong
+    tiles: tuple[Tile, ...] = ()       # of the config
     shrink: bool = True                # look for the smallest case
 
 

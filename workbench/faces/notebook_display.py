@@ -16,7 +16,7 @@ from ..core.layer import ConvTranspose, Workload
 from ..core.presets import called
 from ..core.trial import Trial
 from ..core.verdict import SAME, UNSURE, Verdict
-from ..core.wrong_values import WrongValues, sentence
+from ..core.wrong_values import WrongValues, case_rows, sentence
 from ..drive.reporting import report
 from ..drive.running.request import Run
 from ..drive.sessions.files import samples_of
@@ -176,10 +176,11 @@ def _show_trial(trial: Trial) -> None:
         floor = None if report.is_emulated(trial) else report.floor_ms(trial)
         display(plots.samples(values, median_ms=trial.kernel_ms.median_ms, floor_ms=floor))
     if (found := wrong_values_of(trial)) is not None:
-        _show_wrong(found)
+        _show_wrong(found, trial.workload)
 
 
-def _show_wrong(found: WrongValues) -> None:
+def _show_wrong(found: WrongValues, work: Workload | None = None) -> None:
+    """`work`: the workload of the trial; without it, the smallest case has no picture."""
     from IPython.display import HTML, display
 
     from ..drive.reporting import plots
@@ -188,6 +189,20 @@ def _show_wrong(found: WrongValues) -> None:
     for figure in (plots.wrong_map(found), plots.wrong_shares(found), plots.wrong_errors(found)):
         if figure is not None:
             display(figure)
+    if found.smallest is not None:
+        display(HTML(case_html(found, work)))
+
+
+def case_html(found: WrongValues, work: Workload | None) -> str:
+    """The smallest case: the picture of the layer with the numbers of the wrong element, and a table of its summands."""
+    from .ui.picture import case_svg
+    case = found.smallest
+    assert case is not None
+    picture = case_svg(work, case, found.tensor) if work and found.tensor != "grad_bias" else ""
+    said = f": {case.said}" if case.said else ""
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in case_rows(case, found.tensor))
+    return (f"<p>The smallest case that is still wrong: batch {case.batch}, input size {numbers.shape(case.input_size)}"
+            f"{escape(said)}.</p>{picture}<table><tr><th>tap</th><th>reads</th><th>products</th><th>sum</th></tr>{rows}</table>")
 
 
 def _word(word: str) -> str:

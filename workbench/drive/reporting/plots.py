@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log10
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -203,10 +204,32 @@ def wrong_shares(found: WrongValues, *, mode: str = "light") -> go.Figure | None
 
 
 def wrong_errors(found: WrongValues, *, mode: str = "light") -> go.Figure | None:
-    """The sizes of the errors of wrong values, as powers of ten of the root mean square of the truth. None if all are NaN."""
-    if not found.decades:
-        return None
+    """How many values have which error, as a multiple of the largest allowed error, with a line at 1. Of a session of an older
+    release: the errors of the wrong values, by powers of ten of the root mean square of the truth. None if there is no error to
+    show."""
     colours = _palette(mode)
+    if not found.ratios:
+        return _errors_by_decade(found, colours, mode) if found.decades else None
+    lowest, highest = min(0, found.ratios[0][0] - 1), max(0, found.ratios[-1][0] + 1)
+    there = dict(found.ratios)
+    steps = list(range(lowest, highest + 1))
+    figure = go.Figure(go.Bar(
+        x=[(step + 0.5) / 2 for step in steps], y=[there.get(step, 0) or None for step in steps], width=0.46,
+        marker_color=[colours["bad"] if step >= 0 else colours["best"] for step in steps],
+        customdata=[[f"{10 ** (step / 2):.2g}", f"{10 ** ((step + 1) / 2):.2g}"] for step in steps],
+        hovertemplate="%{y} values: %{customdata[0]} to %{customdata[1]} times the allowed error<extra></extra>"))
+    figure.add_vline(x=0, line={"color": colours["ink"], "width": 1.5, "dash": "dot"})
+    figure.add_annotation(x=0, y=1, yref="paper", text="allowed", showarrow=False, xanchor="right", yanchor="top", xshift=-4,
+                          font={"size": 11, "color": colours["ink"]})
+    style(figure, height=190, mode=mode, top=10)
+    decades = range(lowest // 2, -(-highest // 2) + 1, max(1, (highest - lowest) // 16))
+    figure.update_xaxes(title_text="error / largest allowed error of the value", tickvals=list(decades),
+                        ticktext=["1" if d == 0 else f"1e{d}" for d in decades], range=[lowest / 2, (highest + 1) / 2])
+    figure.update_yaxes(title_text="values", type="log", dtick=1, range=[-0.3, 0.3 + log10(max(there.values()))])
+    return figure
+
+
+def _errors_by_decade(found: WrongValues, colours: dict[str, str], mode: str) -> go.Figure:
     figure = go.Figure(go.Bar(x=[f"1e{decade}" for decade, _ in found.decades], y=[count for _, count in found.decades],
                               marker_color=colours["best"], hovertemplate="%{y} values from %{x}<extra></extra>"))
     style(figure, height=190, mode=mode, top=10)

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from ...core import ceilings
-from ...core.candidate import why_not
+from ...core.candidate import tiles_of, why_not
 from ...core.errors import BadRequest, RenderError
 from ...core.facts import tensor_bytes
 from ...core.orders import CompareOrder, ExplainOrder, JudgeOrder, Order
@@ -360,16 +360,17 @@ class Execution:
         if result.status in _MAY_BE_THE_DEVICE and not self.workers.answers(place, stop=self.run.cancelled):
             self._lost(place, result.headline)
             return False
-        self._finish(row, rendered, build, self._explained(result, order, place), order=order,
+        self._finish(row, rendered, build, self._explained(result, row, order, place), order=order,
                      device=self.workers.device(place), place=place)
         return True
 
-    def _explained(self, result: Outcome, order: JudgeOrder, place: str) -> Outcome:
+    def _explained(self, result: Outcome, row: Row, order: JudgeOrder, place: str) -> Outcome:
         """The result, with the places where its values are wrong. In a tune this is left out, to save time."""
         shown = result.detail.shown
         if self.feed.ahead or not isinstance(result, Judged) or result.status not in WRONG or "inputs" not in shown:
             return result
-        asked = ExplainOrder(replace(order, time=False), shown["tensor"], shown["inputs"])
+        asked = ExplainOrder(replace(order, time=False), shown["tensor"], shown["inputs"],
+                             tiles_of(row.candidate, sm=self.run.known_device.sm))
         found = self.workers.explain(asked, place=place, sanitize=self.request.sanitize, stop=self.run.cancelled)
         return result if found is None else replace(
             result, where=found, detail=replace(result.detail, shown={**shown, "where": sentence(found)}))

@@ -48,6 +48,18 @@ class PictureAxis:
         """Taps that reach an output, in order of the tap."""
         return self._hits[output]
 
+    def pairs(self, tensor: str, at: int) -> list[Hit] | None:
+        """The pairs of tap and input whose products give element `at` of "output", "grad_input" or "grad_weight" in this
+        dimension. None if the element, or something that it needs, is not drawn."""
+        inputs = self.of or self.inputs
+        last = self.outputs + (inputs - self.inputs) * self.stride
+        taps = range(self.kernel) if tensor != "grad_weight" else (at,)
+        found = [(Hit(k, i), o) for k in taps for i in ((at,) if tensor == "grad_input" else range(inputs))
+                 if 0 <= (o := i * self.stride - self.padding + k * self.dilation) < last and (tensor != "output" or o == at)]
+        there = {"output": self.outputs, "grad_input": self.inputs, "grad_weight": self.kernel}[tensor]
+        drawn = 0 <= at < there and all(hit.input < self.inputs and o < self.outputs for hit, o in found)
+        return [hit for hit, _ in found] if drawn else None
+
     def phase(self, output: int) -> int:
         return (output + self.padding) % self.stride
 

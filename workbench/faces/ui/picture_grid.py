@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import product
 
 from .picture_axis import Hit, PictureAxis
-from .picture_style import OUTSIDE, WIDTH, colour_of, outline, terms
+from .picture_style import OUTSIDE, WIDTH, Element, colour_of, outline, terms
 
 _LEFT, _TOP = 160, 20        # where the output grid begins
 _EDGE = 2                    # where the small grids begin: room for the outline of their first column
@@ -17,11 +17,17 @@ _GRID_HEIGHT = 264
 _NAMED = 4                   # so many pairs of input and tap are also named in their cells
 
 
-def grid(down: PictureAxis, across: PictureAxis, prefix: str, *,
-         explain: tuple[int, int] | None = None) -> tuple[str, float, str]:
-    """SVG of two dimensions; its height; the formula explained at first. `prefix` makes ids unique in a document."""
-    pin = explain if explain and _inside(down, across, explain) else (down.middle, across.middle)
-    return _Grid(down, across, prefix).draw(pin)
+def grid(down: PictureAxis, across: PictureAxis, prefix: str, *, explain: tuple[int, int] | None = None,
+         element: Element | None = None) -> tuple[str, float, str]:
+    """SVG of two dimensions; its height; the formula explained at first. `prefix` makes ids unique in a document. `explain`:
+    the output to explain; if it is not drawn, none is. `element`: the element whose products are drawn with their numbers."""
+    drawn = _Grid(down, across, prefix, element)
+    if element and element.tensor != "output":
+        return drawn.gradient(element)
+    at = (element.at[0], element.at[1]) if element else explain
+    pin = (down.middle, across.middle) if at is None else at if _inside(down, across, at) and (
+        not element or drawn.products is not None) else None
+    return drawn.draw(pin)
 
 
 def _inside(down: PictureAxis, across: PictureAxis, place: tuple[int, int]) -> bool:
@@ -29,7 +35,8 @@ def _inside(down: PictureAxis, across: PictureAxis, place: tuple[int, int]) -> b
 
 
 class _Grid:
-    def __init__(self, down: PictureAxis, across: PictureAxis, prefix: str) -> None:
+    def __init__(self, down: PictureAxis, across: PictureAxis, prefix: str, element: Element | None = None) -> None:
+        self.element = element
         self.down, self.across, self.prefix = down, across, prefix
         self.cell = min(19.0, _GRID_HEIGHT / down.uncropped, (WIDTH - _LEFT - 2) / across.uncropped)
         # Both small grids stand one above the other, beside the output.
@@ -40,13 +47,55 @@ class _Grid:
         self.height = max(down.uncropped * self.cell + 14, self.taps_top - _TOP + down.kernel * self.small)
         self.shapes: dict[object, tuple[str, str]] = {}  # pattern of cells -> id and path, drawn once
 
-    def draw(self, pin: tuple[int, int]) -> tuple[str, float, str]:
+    @cached_property
+    def products(self) -> tuple[list[Hit], list[Hit]] | None:
+        """The pairs of tap and input that give the element, by row and by column; None if not all are drawn."""
+        assert self.element is not None
+        rows, columns = (axis.pairs(self.element.tensor, at) for axis, at in
+                         zip((self.down, self.across), self.element.at, strict=True))
+        return None if rows is None or columns is None else (rows, columns)
+
+    def draw(self, pin: tuple[int, int] | None) -> tuple[str, float, str]:
         outputs = [self._place(i, j, pin) for i in range(self.down.uncropped) for j in range(self.across.uncropped)]
+        return self._whole(outputs), _TOP + self.height + 66, self._formula(pin) if pin else ""
+
+    def gradient(self, element: Element) -> tuple[str, float, str]:
+        """The cells that one element of a gradient needs are outlined, and each tap or input has the number that it adds."""
+        cells = [self._cell((i, j)) for i in range(self.down.uncropped) for j in range(self.across.uncropped)]
+        if self.products is not None:
+            rows, columns = self.products
+            at = element.at[0], element.at[1]
+            taps = ([at[0]], [at[1]]) if element.tensor == "grad_weight" else ([h.tap for h in rows], [h.tap for h in columns])
+            inputs = ([at[0]], [at[1]]) if element.tensor == "grad_input" else (
+                [h.input for h in rows], [h.input for h in columns])
+            for pattern, top in ((inputs, _TOP), (taps, self.taps_top)):
+                cells += [self._outlined(*pattern, top)] if all(pattern) else []
+            places = [(h.input * axis.stride + h.tap * axis.dilation for h in hits)
+                      for axis, hits in ((self.down, rows), (self.across, columns))]
+            size = self.cell - 1.4
+            cells += ['<path class="sel thin" d="{}"/>'.format("".join(
+                outline(_LEFT + j * self.cell, _TOP + i * self.cell, size, size) for i, j in product(*map(list, places))))]
+            cells += self._named(rows, columns, element)
+        return self._whole(cells), _TOP + self.height + 20, ""
+
+    def _whole(self, outputs: list[str]) -> str:
         shapes = "".join(f'<path id="{key}" d="{d}"/>' for key, d in self.shapes.values())
-        parts = [f"<defs>{shapes}</defs>", '<text x="0" y="12" class="m">input x</text>',
-                 f'<text x="{_LEFT}" y="12" class="m">output y</text>', self._inputs(), self._taps(),
-                 self._indices(), *outputs]
-        return "".join(parts), _TOP + self.height + 66, self._formula(pin)
+        above, below = self.element.rows if self.element else ("input x", "output y")
+        return "".join([f"<defs>{shapes}</defs>", f'<text x="0" y="12" class="m">{above}</text>',
+                        f'<text x="{_LEFT}" y="12" class="m">{below}</text>', self._inputs(), self._taps(), self._indices(),
+                        *outputs])
+
+    def _named(self, rows: list[Hit], columns: list[Hit], element: Element) -> list[str]:
+        """In the cell of each tap, or for grad_weight of each input, the number that its product adds."""
+        of_input, parts = element.tensor == "grad_weight", []
+        top = _TOP if of_input else self.taps_top
+        for a, b in product(rows, columns):
+            text = element.label((a.tap, b.tap), (a.input, b.input))
+            i, j = (a.input, b.input) if of_input else (a.tap, b.tap)
+            if text and 5.4 * len(text) + 1 <= self.small:
+                parts.append(f'<text class="tag" x="{_EDGE + (j + .5) * self.small:.1f}" '
+                             f'y="{top + (i + .5) * self.small + 3:.1f}">{text}</text>')
+        return parts
 
     def _inputs(self) -> str:
         size = self.small
@@ -80,34 +129,44 @@ class _Grid:
         lightness = .95 - .62 * self.across.place(column_phase) if len(self.across.phases.taps) > 1 else .85
         return f'fill="{colour_of(self.down, row_phase)}" fill-opacity="{lightness if hit else .12:.2f}"'
 
-    def _place(self, i: int, j: int, pin: tuple[int, int]) -> str:
-        x, y, size = _LEFT + j * self.cell, _TOP + i * self.cell, self.cell - 1.4
+    def _cell(self, place: tuple[int, int]) -> str:
+        """One cell of the output grid, before padding takes the edge off."""
+        x, y, size = _LEFT + place[1] * self.cell, _TOP + place[0] * self.cell, self.cell - 1.4
         box = f'x="{x:.1f}" y="{y:.1f}" width="{size:.1f}" height="{size:.1f}" rx="2"'
-        output = (i - self.down.padding, j - self.across.padding)
+        output = (place[0] - self.down.padding, place[1] - self.across.padding)
         if not _inside(self.down, self.across, output):
             return f'<rect class="crop" {box}/>'
-        rows, columns = self.down.hits(output[0]), self.across.hits(output[1])
         if self._dead(output):
-            body = f'<rect class="zero" {box}/>'
-        else:
-            fill = self._fill(self.down.phase(output[0]), self.across.phase(output[1]),
-                              bool(rows and columns))
-            body = f"<rect {box} {fill}/>"
+            return f'<rect class="zero" {box}/>'
+        fill = self._fill(self.down.phase(output[0]), self.across.phase(output[1]),
+                          bool(self.down.hits(output[0]) and self.across.hits(output[1])))
+        return f"<rect {box} {fill}/>"
+
+    def _place(self, i: int, j: int, pin: tuple[int, int] | None) -> str:
+        x, y, size = _LEFT + j * self.cell, _TOP + i * self.cell, self.cell - 1.4
+        output = (i - self.down.padding, j - self.across.padding)
+        body = self._cell((i, j))
+        if not _inside(self.down, self.across, output):
+            return body
+        element = self.element if output == pin else None
+        detail = self._detail(output, self.down.hits(output[0]), self.across.hits(output[1]), element)
         return (f'<g class="out{" pin" if output == pin else ""}" tabindex="-1">{body}'
                 f'<rect class="hot" x="{x - 1.2:.1f}" y="{y - 1.2:.1f}" width="{size + 2.4:.1f}" '
-                f'height="{size + 2.4:.1f}" rx="3"/><g class="d">{self._detail(output, rows, columns)}</g></g>')
+                f'height="{size + 2.4:.1f}" rx="3"/><g class="d">{detail}</g></g>')
 
     def _dead(self, output: tuple[int, int]) -> bool:
         return (self.down.colour(self.down.phase(output[0])) is None
                 or self.across.colour(self.across.phase(output[1])) is None)
 
-    def _detail(self, output: tuple[int, int], rows: list[Hit], columns: list[Hit]) -> str:
+    def _detail(self, output: tuple[int, int], rows: list[Hit], columns: list[Hit], element: Element | None) -> str:
         size = self.small
         parts = []
         if rows and columns:
             parts.append(self._outlined([h.input for h in rows], [h.input for h in columns], _TOP))
             parts.append(self._outlined([h.tap for h in rows], [h.tap for h in columns], self.taps_top))
-        if len(rows) * len(columns) <= _NAMED:
+        if element and element.values:
+            parts += self._named(rows, columns, element)
+        elif len(rows) * len(columns) <= _NAMED:
             for a, b in product(rows, columns):
                 for i, j, top in ((a.input, b.input, _TOP), (a.tap, b.tap, self.taps_top)):
                     if 5.4 * len(f"{i},{j}") + 3 <= size:

@@ -6,28 +6,76 @@ Inputs stand at i * stride and outputs at their place before cropping, so tap k 
 from __future__ import annotations
 
 from .picture_axis import Hit, PictureAxis
-from .picture_style import OUTSIDE, WIDTH, colour_of, outline, terms
+from .picture_style import OUTSIDE, WIDTH, Element, colour_of, outline, terms
 
 _LEFT, _TOP, _BOTTOM, _CELL = 52, 4, 102, 26
 _LISTED = 8          # taps explained one by one below the formula
 _TAG_AT = 0.27       # how far down its line a tap's tag sits
 
 
-def row(axis: PictureAxis, *, explain: int | None = None) -> tuple[str, float, str]:
-    """SVG of one dimension; its height in pixels; the formula of the output that is explained at first."""
+def row(axis: PictureAxis, *, explain: int | None = None, element: Element | None = None) -> tuple[str, float, str]:
+    """SVG of one dimension; its height in pixels; the formula of the output that is explained at first. `explain`: that output;
+    if it is not drawn, none is. `element`: the element whose products are drawn with their numbers."""
     cell = min(32.0, (WIDTH - _LEFT - 4) / axis.uncropped)
-    pin = explain if explain is not None and 0 <= explain < axis.outputs else axis.middle
+    above, below = element.rows if element else ("input x", "output y")
+    parts = [f'<text x="0" y="{_TOP + 17}" class="m">{above}</text>'
+             f'<text x="0" y="{_BOTTOM + 17}" class="m">{below}</text>', *_inputs(axis, cell), *_wires(axis, cell)]
+    if element and element.tensor != "output":
+        parts += [_cropped(axis, place, cell) or f'<rect class="in" {_box(place, _BOTTOM, cell)}/>'
+                  for place in range(axis.uncropped)]
+        return "".join([*parts, _of_gradient(axis, element, cell)]), _BOTTOM + _CELL + 24, ""
+    at = element.at[0] if element else explain
+    pin = axis.middle if at is None else at if 0 <= at < axis.outputs and (
+        not element or axis.pairs("output", at) is not None) else None
     rows = -(-_listed(axis) // 2) + (axis.kernel > _listed(axis))
-    parts = [f'<text x="0" y="{_TOP + 17}" class="m">input x</text>'
-             f'<text x="0" y="{_BOTTOM + 17}" class="m">output y</text>', *_inputs(axis, cell), *_wires(axis, cell)]
     for place in range(axis.uncropped):
         output = place - axis.padding
-        if 0 <= output < axis.outputs:
-            parts.append(_output(axis, output, cell, pinned=output == pin))
-        else:
-            parts.append(f'<g><title>cropped by padding {axis.padding}: never computed</title>'
-                         f'<rect class="crop" {_box(place, _BOTTOM, cell)}/></g>')
-    return "".join(parts), _BOTTOM + _CELL + 52 + rows * 16, _formula(axis, pin)
+        parts.append(_cropped(axis, place, cell) or _output(axis, output, cell, pinned=output == pin,
+                                                            element=element if output == pin else None))
+    return "".join(parts), _BOTTOM + _CELL + 52 + rows * 16, "" if pin is None else _formula(axis, pin)
+
+
+def _cropped(axis: PictureAxis, place: int, cell: float) -> str:
+    """The cell of an output that padding takes off; "" for a cell that is an output."""
+    if 0 <= place - axis.padding < axis.outputs:
+        return ""
+    return (f'<g><title>cropped by padding {axis.padding}: never computed</title>'
+            f'<rect class="crop" {_box(place, _BOTTOM, cell)}/></g>')
+
+
+def _of_gradient(axis: PictureAxis, element: Element, cell: float) -> str:
+    """The products that give one element of a gradient: thick lines with their numbers. "" if not all of them are drawn."""
+    pairs = axis.pairs(element.tensor, element.at[0])
+    if pairs is None:
+        return ""
+    parts, gap = [], cell * .08
+    places = [(h, h.input * axis.stride, h.input * axis.stride + h.tap * axis.dilation) for h in pairs]
+    for _, top, bottom in places:
+        parts.append(f'<path class="w" stroke="{colour_of(axis, bottom % axis.stride)}" '
+                     f'd="M{_middle(top, cell)},{_TOP + _CELL}L{_middle(bottom, cell)},{_BOTTOM}"/>')
+    cells = {(_TOP, top) for _, top, _ in places} | {(_BOTTOM, bottom) for *_, bottom in places}
+    cells |= {(_TOP, element.at[0] * axis.stride)} if element.tensor == "grad_input" else set()
+    parts.append('<path class="sel" d="{}"/>'.format("".join(
+        outline(_x(place, cell) + gap - 1, top - 1, cell - 2 * gap + 2, _CELL + 2) for top, place in sorted(cells))))
+    # The lines of grad_input part downwards and those of grad_weight are parallel: in the middle there is room.
+    tags = [(_x(top, cell) + cell / 2 + (bottom - top) * cell * .6,
+             _TOP + _CELL + (_BOTTOM - _TOP - _CELL) * (.6 + .16 * (n % 2)),
+             element.label((hit.tap,), (hit.input,)) or f"w{hit.tap}",
+             colour_of(axis, bottom % axis.stride)) for n, (hit, top, bottom) in enumerate(places)]
+    return "".join([*parts, *_apart(tags)])
+
+
+def _apart(tags: list[tuple[float, float, str, str]]) -> list[str]:
+    """The tags, which stand in two rows by turns; none where neighbours in a row would collide."""
+    by_row = [sorted((x, 9 + 7 * len(text)) for x, _, text, _ in tags[row::2]) for row in (0, 1)]
+    crowded = any(b[0] - a[0] < (a[1] + b[1]) / 2 for row in by_row for a, b in zip(row, row[1:], strict=False))
+    return [] if crowded else [_tag(*one) for one in tags]
+
+
+def _tag(x: float, y: float, text: str, colour: str) -> str:
+    width = 9 + 7 * len(text)
+    return (f'<rect x="{x - width / 2:.1f}" y="{y - 9:.1f}" width="{width:.1f}" height="16" rx="3" class="tagbox" '
+            f'stroke="{colour}"/><text class="tag" x="{x:.1f}" y="{y + 3:.1f}">{text}</text>')
 
 
 def _listed(axis: PictureAxis) -> int:
@@ -80,7 +128,7 @@ def _wires(axis: PictureAxis, cell: float) -> list[str]:
             for colour, d in lines.items()]
 
 
-def _output(axis: PictureAxis, output: int, cell: float, *, pinned: bool) -> str:
+def _output(axis: PictureAxis, output: int, cell: float, *, pinned: bool, element: Element | None) -> str:
     place = output + axis.padding
     hits = axis.hits(output)
     phase = axis.phase(output)
@@ -98,10 +146,10 @@ def _output(axis: PictureAxis, output: int, cell: float, *, pinned: bool) -> str
     if output % _step(axis.outputs, cell) == 0:
         body += f'<text x="{middle}" y="{_BOTTOM + _CELL + 13}" class="c m">{output}</text>'
     return (f'<g class="out{" pin" if pinned else ""}" tabindex="-1">{body}'
-            f'<g class="d">{_detail(axis, output, hits, cell)}</g></g>')
+            f'<g class="d">{_detail(axis, output, hits, cell, element)}</g></g>')
 
 
-def _detail(axis: PictureAxis, output: int, hits: list[Hit], cell: float) -> str:
+def _detail(axis: PictureAxis, output: int, hits: list[Hit], cell: float, element: Element | None) -> str:
     """Thick lines, their tags, the formula, and for each tap why it reaches or misses."""
     colour = colour_of(axis, axis.phase(output))
     end = _x(output + axis.padding, cell) + cell / 2
@@ -112,7 +160,8 @@ def _detail(axis: PictureAxis, output: int, hits: list[Hit], cell: float) -> str
         gap = cell * .08
         chosen = "".join(outline(x - cell / 2 + gap - 1, _TOP - 1, cell - 2 * gap + 2, _CELL + 2) for x in starts)
         parts.append(f'<path class="w" stroke="{colour}" d="{lines}"/><path class="sel" d="{chosen}"/>')
-        parts += _tags(hits, starts, end, colour)
+        parts += (_numbers(hits, starts, end, colour, element) if element and element.values else
+                  _tags(hits, starts, end, colour))
     below = _BOTTOM + _CELL
     parts.append(f'<text class="code big" x="0" y="{below + 42}">{_formula(axis, output)}</text>')
     reached = {h.tap: h.input for h in hits}
@@ -132,6 +181,16 @@ def _detail(axis: PictureAxis, output: int, hits: list[Hit], cell: float) -> str
                 f"{rest} more, {missing} of them reach it" if missing else f"{rest} more do not reach it")
         parts.append(f'<text class="code m" x="0" y="{below + 62 + listed // 2 * 16}">{text}</text>')
     return "".join(parts)
+
+
+def _numbers(hits: list[Hit], starts: list[float], end: float, colour: str, element: Element) -> list[str]:
+    """On every line the number that it adds; every second one is lower, so that they have room."""
+    tags = []
+    for n, (hit, start) in enumerate(zip(hits, starts, strict=True)):
+        share = _TAG_AT + .3 * (n % 2)
+        tags.append((start + (end - start) * share, _TOP + _CELL + (_BOTTOM - _TOP - _CELL) * share,
+                     element.label((hit.tap,), (hit.input,)), colour))
+    return _apart(tags)
 
 
 def _tags(hits: list[Hit], starts: list[float], end: float, colour: str) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from .picture_axis import COLOURS, PictureAxis
 
@@ -26,7 +27,7 @@ margin:0;max-width:760px;color:var(--ink);font-family:"Source Sans","Source Sans
 .kwp .d{opacity:0} .kwp .d,.kwp .out text{pointer-events:none} .kwp .out{cursor:default;outline:none}
 .kwp .hot{fill:none;stroke:var(--ink);stroke-width:2;opacity:0;pointer-events:none} .kwp .w{stroke-width:2.2;fill:none}
 .kwp .sel{fill:none;stroke:var(--ink);stroke-width:2;stroke-linejoin:round} .kwp .thin{stroke-width:1.4}
-.kwp .tagbox{fill:var(--bg)}
+.kwp .tagbox{fill:var(--bg)} .kwp .wrong{fill:light-dark(#B3420C,#FF8A5C)}
 .kwp .tag{font:600 11px "Source Code Pro",ui-monospace,monospace;text-anchor:middle;letter-spacing:-.5px}
 .kwp .out:hover .d,.kwp .out:focus .d,.kwp .pin .d,.kwp .out:hover .hot,.kwp .out:focus .hot,.kwp .pin .hot{opacity:1}
 .kwp svg:has(.out:hover) .pin:not(:hover) .d,.kwp svg:has(.out:hover) .pin:not(:hover) .hot,
@@ -38,6 +39,32 @@ box-sizing:border-box} .kwp .legend i.z{border:1px solid var(--line);background:
 .kwp .note{font-size:12px;color:var(--mute);margin:0 0 6px} .kwp svg+.legend{margin-top:14px}
 .kwp .legend i.x{border:1px dashed var(--mute)}
 </style>"""
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of "output", "grad_input" or "grad_weight", of the dimensions that are drawn together. `values`: (tap, input)
+    -> the number that this product adds; empty if the numbers are not shown."""
+
+    tensor: str
+    at: tuple[int, ...]
+    values: Mapping[tuple[tuple[int, ...], tuple[int, ...]], float] = field(default_factory=dict)
+
+    def label(self, tap: Sequence[int], reads: Sequence[int]) -> str:
+        """The number that one product adds, or "" without numbers."""
+        value = self.values.get((tuple(tap), tuple(reads)))
+        return "" if value is None else number(value)
+
+    @property
+    def rows(self) -> tuple[str, str]:
+        """What the upper and the lower row of cells are."""
+        of_gradients = {"grad_input": ("grad_x", "grad_y"), "grad_weight": ("input x", "grad_y")}
+        return of_gradients.get(self.tensor, ("input x", "output y"))
+
+
+def number(value: float) -> str:
+    """`-4` as `−4`, at most four digits."""
+    return f"{value:.4g}".replace("-", "−")
 
 
 def colour_of(axis: PictureAxis, phase: int) -> str:

@@ -15,7 +15,7 @@ from ...core.errors import BadRequest
 from ...core.layer import ConvTranspose, Workload
 from ...core.orders import Emit, ExplainOrder, JudgeOrder
 from ...core.replies import Event, Explained
-from ...core.wrong_values import ALL, SmallestWrong, Term, WrongValues
+from ...core.wrong_values import ALL, SmallestWrong, Term, Tile, WrongValues
 from .. import mistakes
 from ..truth import Truth
 from .findings import Finding
@@ -27,9 +27,12 @@ from .validate import allowed_rel_l2, element_limit
 _CELLS = {1: (256,), 2: (64, 64), 3: (8, 32, 32)}   # of the map, at most
 _PARTS = 512          # of channels or images whose shares are kept
 _WARP = 32
+_OF_POSITION = {"grad_weight": "input position", "grad_bias": "output position"}
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)   # of an input that are tried
 _MOST_TRIES, _LIMIT_S = 40, 8.0
-_MOST_TERMS = 12
+_MOST_TERMS, _MOST_FACTORS = 64, 4
+_MOST_POSITIONS = 1 << 12   # whose products are added up for an element of a parameter's gradient
+_SMALLEST_RATIO, _LARGEST_RATIO = 1e-4, 1e12
 _LARGE = 1 << 22      # values of a result: above, no formulas are compared
 
 
@@ -47,13 +50,17 @@ class _Wrong:
     def got(self) -> torch.Tensor:
         return self.stage.tensors[self.name]
 
+    def limit(self, expected: torch.Tensor) -> torch.Tensor:
+        """The largest allowed error of each element, for random inputs."""
+        allowed = allowed_rel_l2(self.order.precision, self.truth.reduction[self.name])
+        return element_limit(expected, allowed, self.truth.rms[self.name])
+
     def blocks(self) -> Iterator[tuple[tuple[slice, ...], torch.Tensor, torch.Tensor, torch.Tensor]]:
         """(where, got, expected, wrong) for all of the result."""
-        allowed = allowed_rel_l2(self.order.precision, self.truth.reduction[self.name])
         for index, expected in self.truth.blocks(self.name, self.stage.tensors):
             got = self.stage.result(self.name, index)
             right = got == expected.to(got.dtype) if self.kind == INTEGERS else \
-                (got.double() - expected).abs() <= element_limit(expected, allowed, self.truth.rms[self.name])
+                (got.double() - expected).abs() <= self.limit(expected)
             yield index, got, expected, ~right
 
 
@@ -63,7 +70,7 @@ def explain(order: ExplainOrder, emit: Emit) -> Explained:
     with threads_for(order.of):
         try:
             found = _launched(order.of, order.tensor, order.inputs)
-            values = None if found is None else located(found)
+            values = None if found is None else located(found, order.tiles)
             if found is None or values is None or values.wrong == 0:
                 return Explained()
             values = replace(values, looks_like=_looks_like(found))
@@ -81,15 +88,15 @@ def explain(order: ExplainOrder, emit: Emit) -> Explained:
         return Explained(replace(values, smallest=described(case), looks_like=values.looks_like or _looks_like(case)))
 
 
-def located(found: _Wrong) -> WrongValues | None:
-    """The shares of wrong values, by place."""
+def located(found: _Wrong, tiles: tuple[Tile, ...] = ()) -> WrongValues | None:
+    """The shares of wrong values, by place. `tiles`: those of the config, as in `ExplainOrder`."""
     shape = tuple(found.got.shape)
     two = shape if len(shape) > 1 else (1, *shape)
     positions = two[2:] or (1,)
     device = found.got.device
     rows, columns = torch.zeros(two[0], dtype=torch.int64, device=device), torch.zeros(two[1], dtype=torch.int64, device=device)
     places = torch.zeros(positions, dtype=torch.int64, device=device)
-    decades: dict[int, int] = {}
+    ratios: dict[int, int] = {}
     not_finite = 0
     for index, got, expected, wrong in found.blocks():
         flat = wrong.reshape(1, -1, 1) if len(shape) == 1 else wrong.reshape(*wrong.shape[:2], *(wrong.shape[2:] or (1,)))
@@ -97,17 +104,19 @@ def located(found: _Wrong) -> WrongValues | None:
         rows[at[0]] += flat.flatten(1).sum(1)
         columns[at[1]] += flat.transpose(0, 1).flatten(1).sum(1)
         places[at[2:] if len(shape) > 2 else (slice(None),)] += flat.sum((0, 1))
-        off = (got.double() - expected).abs()[wrong]
-        finite = off[off.isfinite()]
-        not_finite += len(off) - len(finite)
-        relative = finite / max(found.truth.rms[found.name], 1e-300)
-        for decade, count in zip(*torch.unique(relative.clamp(1e-12, 1e12).log10().floor().to(torch.int64), return_counts=True),
-                                 strict=True):
-            decades[int(decade)] = decades.get(int(decade), 0) + int(count)
+        off = (got.double() - expected).abs()
+        not_finite += int((~off[wrong].isfinite()).sum())
+        some = off.isfinite() & (off > 0)
+        relative = (off / found.limit(expected).clamp_min(1e-300))[some].clamp(_SMALLEST_RATIO, _LARGEST_RATIO)
+        steps, counts = torch.unique((2 * relative.log10()).floor().to(torch.int64), return_counts=True)
+        for step_of, count in zip(steps, counts, strict=True):
+            ratios[int(step_of)] = ratios.get(int(step_of), 0) + int(count)
     wrong_values, each = int(rows.sum()), prod(two[:2])
     cells, step, shares = _map(places.cpu().numpy(), each)
-    return WrongValues(found.name, found.kind, shape, wrong_values, not_finite, cells, step, shares,
-                       _along(found, rows, columns, places.cpu().numpy(), two), tuple(sorted(decades.items())))
+    along = _along(found, rows, columns, places.cpu().numpy(), two)
+    along |= _in_tiles(found.name, tiles, columns.cpu().numpy(), rows.cpu().numpy(), places.cpu().numpy())
+    return WrongValues(found.name, found.kind, shape, wrong_values, not_finite, cells, step, shares, along,
+                       ratios=tuple(sorted(ratios.items())))
 
 
 def _map(places: np.ndarray, each: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -142,6 +151,26 @@ def _along(found: _Wrong, rows: torch.Tensor, columns: torch.Tensor, places: np.
     return along
 
 
+def _in_tiles(name: str, tiles: tuple[Tile, ...], columns: np.ndarray, rows: np.ndarray, places: np.ndarray
+              ) -> dict[str, tuple[int, ...]]:
+    """Shares by the place in a tile: an error at the edge of a tile shows there."""
+    values, found = int(places.size), {}
+    of_result = {"output": ("C", "CO"), "grad_input": ("C", "CI"), "grad_weight": ("CO",)}.get(name, ())
+    for tile in tiles:
+        axis, extent = tile.axis, tile.extent
+        if axis == "W" and name in ("output", "grad_input"):
+            counts, word, each = places, "W", len(rows) * len(columns)
+        elif axis in of_result:
+            counts, word, each = columns, "output channel" if name == "grad_weight" else "channel", len(rows) * values
+        elif axis == "CI" and name == "grad_weight":
+            counts, word, each = rows, "input channel", len(columns) * values
+        else:
+            continue
+        if 1 < extent < counts.shape[-1] and extent <= _PARTS:
+            found[f"{word} mod {extent} ({tile.name})"] = _by_remainder(counts, counts.ndim - 1, extent, each)
+    return found
+
+
 def _by_remainder(places: np.ndarray, axis: int, divisor: int, each: int) -> tuple[int, ...]:
     lines = np.moveaxis(places, axis, 0)
     parts = [lines[remainder::divisor] for remainder in range(divisor)]
@@ -159,21 +188,23 @@ def described(found: _Wrong) -> SmallestWrong | None:
         work, mine, truth = found.order.workload, float(got[at]), float(expected[at])
         terms, bias = _terms(found, place)
         return SmallestWrong(work.batch, work.input_size, place, mine, truth, terms[:_MOST_TERMS], bias,
-                             _said(mine, truth, terms, bias))
+                             _said(mine, truth, terms, bias, _OF_POSITION.get(found.name, "")))
     return None
 
 
-def _said(got: float, expected: float, terms: tuple[Term, ...], bias: float | None) -> str:
-    """A sentence about the difference: which summands it equals. It is exact for integers."""
+def _said(got: float, expected: float, terms: tuple[Term, ...], bias: float | None, of_position: str) -> str:
+    """A sentence about the difference: which summands it equals. It is exact for integers. `of_position`: a word for what each
+    summand is of, where that is not a tap."""
     off = got - expected
     if off != off or abs(off) == float("inf"):
         return ""
     if bias is not None and off == -bias:
         return "the bias is missing"
-    for term in terms:
-        if term.value and off in (-term.value, term.value):
-            how = "missing" if off == -term.value else "added twice"
-            return f"the term of tap {_shown(term.tap)} is {how}"
+    alike = [term for term in terms if term.value and off in (-term.value, term.value)]
+    if alike and not (of_position and alike[1:]):   # of many positions several may add the same number
+        how = "missing" if off == -alike[0].value else "added twice"
+        place = f"{of_position} {_shown(alike[0].reads)}" if of_position else f"tap {_shown(alike[0].tap)}"
+        return f"the term of {place} is {how}"
     return "nothing was added up" if got == 0 else ""
 
 
@@ -182,30 +213,50 @@ def _shown(place: tuple[int, ...]) -> str:
 
 
 def _terms(found: _Wrong, place: tuple[int, ...]) -> tuple[tuple[Term, ...], float | None]:
-    """The sums over channels of an element of output or grad_input, for each tap that meets a position inside."""
-    layer, tensors = found.order.workload.layer, found.stage.tensors
-    if found.name not in ("output", "grad_input"):
-        return (), None
+    """The summands of an element: for output and grad_input those of each tap that meets a position inside; for gradients of
+    parameters those of each position."""
+    layer, tensors, work = found.order.workload.layer, found.stage.tensors, found.order.workload
+    if found.name in ("grad_weight", "grad_bias"):
+        return _terms_of_parameter(found, place), None
     weight = tensors["weight"].double()
     n, channel, *position = place
     terms = []
+    of_output = layer.out_channels // layer.groups, layer.in_channels // layer.groups
+    mine, theirs = of_output if found.name == "output" else reversed(of_output)
+    many = slice(channel // mine * theirs, channel // mine * theirs + theirs)   # the channels of the group
+    read = tensors["input" if found.name == "output" else "grad_output"].double()
     for tap in np.ndindex(*layer.kernel_size):
-        reads = _read(layer, found.name, tuple(position), tap, found.order.workload)
+        reads = _read(layer, found.name, tuple(position), tap, work)
         if reads is None:
             continue
-        if found.name == "output":
-            of_group = layer.out_channels // layer.groups
-            first = channel // of_group * (layer.in_channels // layer.groups)
-            many = slice(first, first + layer.in_channels // layer.groups)
-            value = tensors["input"].double()[(n, many, *reads)] @ weight[(many, channel % of_group, *tap)]
-        else:
-            of_group = layer.out_channels // layer.groups
-            first = channel // (layer.in_channels // layer.groups) * of_group
-            many = slice(first, first + of_group)
-            value = tensors["grad_output"].double()[(n, many, *reads)] @ weight[(channel, slice(None), *tap)]
-        terms.append(Term(tuple(int(t) for t in tap), reads, float(value)))
+        of_tap = weight[(many, channel % mine, *tap)] if found.name == "output" else weight[(channel, slice(None), *tap)]
+        terms.append(_term(tap, reads, read[(n, many, *reads)], of_tap))
     bias = float(tensors["bias"].double()[channel]) if found.name == "output" and layer.bias else None
     return tuple(terms), bias
+
+
+def _terms_of_parameter(found: _Wrong, place: tuple[int, ...]) -> tuple[Term, ...]:
+    """The summands of an element of grad_weight or grad_bias, for each position; none where there are very many positions."""
+    work, tensors = found.order.workload, found.stage.tensors
+    layer, above = work.layer, tensors["grad_output"].double()
+    if prod(work.output_size) > _MOST_POSITIONS:
+        return ()
+    if found.name == "grad_bias":
+        return tuple(Term((), at, float(above[(slice(None), place[0], *at)].sum())) for at in np.ndindex(*work.output_size))
+    given, terms = tensors["input"].double(), []
+    channel, of_group, *tap = place
+    each = layer.out_channels // layer.groups
+    other = channel // (layer.in_channels // layer.groups) * each + of_group
+    for at in np.ndindex(*work.input_size):
+        reads = _read(layer, "grad_input", at, tuple(tap), work)
+        if reads is not None:
+            terms.append(_term(tuple(tap), at, given[(slice(None), channel, *at)], above[(slice(None), other, *reads)]))
+    return tuple(terms)
+
+
+def _term(tap: tuple[int, ...], reads: tuple[int, ...], left: torch.Tensor, right: torch.Tensor) -> Term:
+    pairs = zip(left.tolist(), right.tolist(), strict=True) if len(left) <= _MOST_FACTORS else ()
+    return Term(tuple(map(int, tap)), tuple(map(int, reads)), float(left @ right), tuple(pairs))
 
 
 def _read(layer: ConvTranspose, name: str, position: tuple[int, ...], tap: tuple[int, ...], work: Workload

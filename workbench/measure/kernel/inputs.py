@@ -14,8 +14,9 @@ from math import ceil, gcd, log2, prod, sqrt
 import torch
 
 from ...core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, ConvTranspose, Workload
+from ...core.wrong_values import INTEGERS
 
-NORMAL, INTEGERS, RECHECK = "random floats", "exact integers", "new random floats"
+NORMAL, RECHECK = "random floats", "new random floats"
 FAR = "new random floats beyond float16"
 NEEDED = {FORWARD: ("input", "weight", "bias"), GRAD_INPUT: ("grad_output", "weight"),
           GRAD_WEIGHT: ("input", "grad_output"), BACKWARD: ("input", "weight", "grad_output")}
