@@ -13,6 +13,7 @@ from tests.page.test_page import with_a_template_that_does_not_compile
 from tests.page.test_report import CPU, trial
 from tests.shared import ticked
 from workbench.core.candidate import Candidate
+from workbench.core.env import find_toolchain
 from workbench.core.fork import fork
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.template import render
@@ -359,6 +360,15 @@ def test_a_wrong_kernel_is_edited_until_it_is_right_compared_and_exported(wrong_
     tab.locator(".diff .gone em", has_text=re.compile("^1$")).wait_for()
     assert "2" in tab.locator(".diff .came em").all_inner_texts()
     settled(tab)
+    if find_toolchain().nvcc:
+        tab.get_by_text("Machine code", exact=True).click()
+        beside = tab.locator(".st-key-sass-source .numbers u").nth(1)
+        count, line = beside.inner_text(), beside.evaluate("e => e.nextSibling.textContent.trim().split('\\n')[0]")
+        beside.click()
+        tab.get_by_role("combobox", name=re.compile("Instructions of$")).and_(tab.locator(
+            f'[value$="naive_gather-{right.name[-4:]}.cu:{line}, {count} instructions"]')).wait_for()
+        tab.locator(".st-key-sass-source .chosen").wait_for()
+        settled(tab)
 
     tab.get_by_role("button", name="Export", exact=True).click()
     tab.get_by_text("is not verified yet").wait_for()

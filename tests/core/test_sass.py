@@ -126,7 +126,25 @@ def test_the_loop_and_what_it_issues(kernel) -> None:
         "The main loop issues 1 HMMA.1688.F32.TF32, 2 BAR, 1 LDG.128, 1 LDS.128, 1 STS.128, no local memory; about 2.0 loads "
         "for each product. At most 17 registers are in use, at forward/tiny.cu:6.")
     assert sass.loop_rows(kernel) == [("1", "1", "forward/tiny.cu:5-11", "12",
-                                       "1 HMMA.1688.F32.TF32, 2 BAR, 1 LDG.128, 1 LDS.128, 1 STS.128")]
+                                       "1 HMMA.1688.F32.TF32, 2 BAR, 1 LDG.128, 1 LDS.128, 1 STS.128"),
+                                      ("–", "0", "outside of loops", "11", "1 STG")], "a store outside of all loops, too"
+    first, outside, both = sass.kinds_by_loop(kernel)
+    assert (first["loop"], first["source"], first["BAR"], first["STG"], first["other"]) == (
+        "1, depth 1", "forward/tiny.cu:5-11", 2, 0, 6)
+    assert (outside["loop"], outside["BAR"], outside["STG"], outside["instructions"]) == ("outside of loops", 0, 1, 11)
+    assert list(both)[3] == "HMMA.1688.F32.TF32", "products first"
+    assert all(both[k] == first[k] + outside[k] for k in both if k not in ("loop", "source"))
+    assert sum(n for k, n in both.items() if k not in ("loop", "source", "instructions")) == both["instructions"] == 23
+
+
+def test_a_sentence_says_how_many_instructions_it_leaves_out() -> None:
+    more = "".join(f"        /*01d{n}*/  {code} ;\n" for n, code in zip("89abc", (
+        "LDSM.16.M88.4 R4, [R1]", "STS [R1], R2", "LDL R2, [R1]", "STL [R1], R2", "WARPSYNC R1"), strict=True))
+    kernel, = sass.read(LISTING.replace("        /*01e0*/", f"{more}        /*01e0*/"))
+    assert "1 LDSM, 4 of other kinds, 2 accesses to local memory" in sass.sentence(kernel)
+    _, _, both = sass.kinds_by_loop(kernel)
+    assert [both[k] for k in ("LDSM", "STS", "LDL", "STL", "WARPSYNC")] == [1] * 5, "no kind is left out"
+    assert "LDSM" in sass.loop_rows(kernel)[0][4] and "WARPSYNC" in sass.loop_rows(kernel)[0][4]
 
 
 def test_an_inner_loop_does_not_count_for_the_outer_one() -> None:

@@ -185,19 +185,25 @@ def test_the_machine_code_of_a_trial_is_shown_without_a_gpu(recorded, tmp_path, 
         assert not at.exception
         text = unescape("\n".join(element.body for element in at.get("html")))
         time.sleep(0.3)
-    assert "The main loop issues" in text and "Loops, the one with the most products first" in text
-    table = at.dataframe[0].value
+    assert "The main loop issues" in text and "Instructions by kind and loop" in text
+    kinds, table = at.dataframe[0].value, at.dataframe[1].value
     assert list(table.columns) == ["address", "control", "live", "instruction", "source"] and len(table) > 5
+    assert list(kinds["loop"])[-2:] == ["outside of loops", "all"] and len(kinds.columns) > 6
+    each = kinds.drop(columns=["loop", "source"])
+    assert (each.iloc[:-1].sum() == each.iloc[-1]).all() and (each.iloc[:, 1:].sum(axis=1) == each["instructions"]).all()
+    assert each["STG"].iloc[-2] > 0, "the epilogue's stores"
     parts = next(s for s in at.selectbox if s.label == "Instructions of")
     line = next(o for o in parts.options if "naive_gather.cu:" in o)
     parts.select(line).run()
-    text = unescape("\n".join(element.body for element in at.get("html")))
-    assert f"naive_gather.cu, line {line.split(':')[1].split(',')[0]}" in text, "the source beside its instructions"
+    number = line.split(":")[1].split(",")[0]
+    shown = reader(at)
+    assert (shown["key"], shown["chosen"]) == ("forward/naive_gather.cu", int(number)), "the source beside its instructions"
+    assert shown["counts"][number] == len(at.dataframe[1].value)
     at.session_state["asm ptx"] = True
-    ptx = at.run().dataframe[1].value
+    ptx = at.run().dataframe[2].value
     assert len(ptx) and set(ptx["source"]) == {line.split(",")[0]}, "the PTX of the same source line"
     parts.select("all instructions").run()
-    assert len(at.dataframe[1].value) > len(ptx) and any(".entry" in text for text in at.dataframe[1].value["PTX"])
+    assert len(at.dataframe[2].value) > len(ptx) and any(".entry" in text for text in at.dataframe[2].value["PTX"])
 
 
 @pytest.mark.parametrize(("status", "nvcc", "said"), [
@@ -279,7 +285,15 @@ def test_a_profile_is_shown_with_what_each_metric_means_beside_another_trials(tm
     assert f"Counted on {one.device.name}, 2026-01-02, ncu 2025.3.1.0." in text and "Other kernels of naive_gather" in text
     assert f'title="{METRICS["dram"].help}">DRAM, of peak</span></td><td class=n><span class=nw>81.0 %<' in text
     assert not [b for b in at.button if b.key == f"profile {one.trial_id}"], "its GPU is not here"
-    at.selectbox(key=f"profile against {one.trial_id}").select(two.trial_id).run()
+    elsewhere = Session.create(tmp_path, "elsewhere")
+    far = replace(two, trial_id="f" * 12, direction="grad_input", workload=preset("kb79").workload("full"))
+    elsewhere.append(far)
+    elsewhere.event(profiles.EVENT, trial=far.trial_id, blob=elsewhere.put_blob(to_json(counted).encode()))
+    at.run().selectbox(key="profile session").set_value("elsewhere").run()
+    at.selectbox(key=f"profile against {one.trial_id}").set_value(far.trial_id).run()
+    assert "<span class=nw>20.0 %<" in unescape("\n".join(element.body for element in at.get("html"))), "of another session"
+    at.selectbox(key="profile session").set_value("own").run()
+    at.selectbox(key=f"profile against {one.trial_id}").set_value(two.trial_id).run()
     text = unescape("\n".join(element.body for element in at.get("html")))
     assert "Latency-bound: DRAM is at 20 % of its peak" in text
     assert "DRAM, of peak</span></td><td class=n><span class=nw>81.0 %</span></td><td class=n><span class=nw>20.0 %<" in text
@@ -376,15 +390,15 @@ def compiled(at: AppTest) -> str:
 def test_an_instruction_leads_to_its_line_and_two_kernels_are_compared(two_kernels) -> None:
     one, two = two_kernels
     at = tab("inspect", inspect_session="own", trial=one, view="Machine code")
-    assert "Compare with" not in compiled(at) and "excerpt" not in markup(at)
-    table = at.dataframe[0].value
+    compiled(at)
+    assert reader(at)["chosen"] is None
+    table = at.dataframe[1].value
     row = next(n for n, place in enumerate(table["source"]) if place != table["source"].iloc[0])
     line = int(table["source"].iloc[row].removeprefix("forward/naive_gather.cu:"))
     assert table["instruction"].str.contains("FFMA").any() and line in (3, 4)
-    at.session_state[at.dataframe[0].key] = {"selection": {"rows": [row], "columns": [], "cells": []}}
-    text = markup(at.run())
-    of_line = KERNEL.format(block=64, factor="2.5f").splitlines()[line - 1]
-    assert f"<b class=wrongline>>{line:6}  {of_line}</b>" in text
+    at.session_state[at.dataframe[1].key] = {"selection": {"rows": [row], "columns": [], "cells": []}}
+    at.run()
+    assert reader(at)["chosen"] == line and reader(at)["text"].splitlines()[3].strip() == "sum += x[i] * 2.5f;"
     at.selectbox(key=f"asm against {one}").set_value(two).run()
     text = compiled(at)
     assert "<td>LDG</td><td class=n>1</td><td class=n>2</td>" in text, "in the loop that takes what is left over"
@@ -415,16 +429,26 @@ def test_a_link_brings_back_the_kernel_and_the_line_whose_instructions_are_shown
     assert list(at.selectbox(key=f"asm kernel {one}").options) == ["naive_gather", "pack"], "the variant's own first"
     at.selectbox(key=f"asm kernel {one}").select("pack").run()
     at.selectbox(key=f"asm part {one} pack").set_value("forward/naive_gather.cu:10").run()
-    at.selectbox(key=f"asm against {one}").set_value(two_kernels[0]).run()
+    elsewhere = Session.create(tmp_path / "sessions", "elsewhere")
+    other = replace(session.trials()[-1], trial_id="e" * 12, workload=preset("kb79").workload("full"), direction="grad_input",
+                    blobs={"source": elsewhere.put_blob(both.replace("1.5f", "y[i]").encode())})
+    elsewhere.append(other)
+    at.run().selectbox(key="asm session").set_value("elsewhere").run()
+    at.selectbox(key=f"asm against {one}").set_value(other.trial_id).run()
+    compiled(at)
+    theirs = at.selectbox(key=f"asm theirs {other.trial_id}")
+    assert theirs.value == "pack" and "there, pack" in markup(at) and "<td>FFMA</td>" not in markup(at)
+    assert "<td>LDG</td><td class=n>1</td><td class=n>2</td>" in markup(at), "the chosen kernel, of another session and layer"
     link = {name: values[0] for name, values in at.session_state["address of inspect"].items()}
-    assert (link["kernel"], link["instructions"], link["asm_against"]) == (
-        "pack", "forward/naive_gather.cu:10", two_kernels[0])
+    assert (link["kernel"], link["instructions"], link["asm_session"], link["asm_against"]) == (
+        "pack", "forward/naive_gather.cu:10", "elsewhere", other.trial_id)
     again = tab("inspect", **link)
     compiled(again)
     assert again.selectbox(key=f"asm kernel {one}").value == "pack" and "is not known" not in markup(again)
     assert again.selectbox(key=f"asm part {one} pack").value == "forward/naive_gather.cu:10"
-    assert set(again.dataframe[0].value["source"]) == {"forward/naive_gather.cu:10"}
-    assert again.selectbox(key=f"asm against {one}").value == two_kernels[0]
+    assert set(again.dataframe[1].value["source"]) == {"forward/naive_gather.cu:10"}
+    assert again.selectbox(key=f"asm against {one}").value == other.trial_id
+    assert reader(again)["chosen"] == 10
 
 
 @pytest.mark.parametrize(("layer", "cells", "step", "titles", "axes"), [

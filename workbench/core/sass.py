@@ -26,6 +26,8 @@ _MEMORY = ("LDS", "LDSM", "STS", "LDG", "STG", "LDL", "STL", "LD", "ST", "LDGSTS
            "ATOM", "ATOMG", "ATOMS")
 _WAITS = ("BAR", "SYNCS", "WARPGROUP", "DEPBAR", "LDGDEPBAR", "WARPSYNC", "MEMBAR")
 _WIDTHS = ("128", "64")
+OUTSIDE = "outside of loops"
+_MOST_SAID = 6   # kinds in a sentence
 _NONE = 7  # the value for none of the six barriers
 
 
@@ -217,18 +219,40 @@ def differences(a: Kernel, b: Kernel) -> list[tuple[str, str, int, int]]:
     for number in range(max(len(ours), len(theirs))):
         x, y = (some[number] if number < len(some) else None for some in (ours, theirs))
         rows += _differing(f"loop {number + 1}", x.own if x else (), y.own if y else ())
-    return rows + _differing("outside of loops", _outside(a), _outside(b))
+    return rows + _differing(OUTSIDE, _outside(a), _outside(b))
 
 
 def loop_rows(kernel: Kernel) -> list[tuple[str, ...]]:
-    """(number, depth, file and lines, number of instructions, their kinds) of each loop, the one with the most products first.
-    """
+    """(number, depth, file and lines, number of instructions, all of their kinds) of each loop, the one with the most products
+    first; last the code outside of loops. Nothing for a kernel without loops."""
     found: list[tuple[str, ...]] = []
     for number, loop in enumerate(_ranked(kernel), 1):
-        file, first, last = loop.place
-        place = f"{file}:{first}" + (f"-{last}" if last != first else "") if file else ""
-        found.append((f"{number}", f"{loop.depth}", place, f"{len(loop.own)}", _listed(loop.counts)))
-    return found
+        found.append((f"{number}", f"{loop.depth}", _lines_of(loop), f"{len(loop.own)}", _listed(loop.counts, len(loop.own))))
+    outside = _outside(kernel)
+    counts = Counter(i.kind for i in outside if i.kind)
+    return [*found, ("–", "0", OUTSIDE, f"{len(outside)}", _listed(counts, len(outside)))] if found else []
+
+
+def kinds_by_loop(kernel: Kernel) -> list[dict[str, int | str]]:
+    """One row for each loop, the one with the most products first, then one for the code outside of loops, then their sum. Each
+    has "loop" (its number or a word), "source" (file and lines), "instructions", and a count for each kind that the kernel has;
+    "other" counts what is no product, load, store or wait."""
+    ranked, outside = _ranked(kernel), _outside(kernel)
+    parts = [(f"{number}, depth {loop.depth}", _lines_of(loop), loop.own) for number, loop in enumerate(ranked, 1)]
+    parts += [(OUTSIDE, "", tuple(outside)), ("all", "", kernel.code)] if parts else [("all", "", kernel.code)]
+    order = [kind for kind, _ in _ordered(Counter(i.kind for i in kernel.code if i.kind))]
+    rows: list[dict[str, int | str]] = []
+    for name, place, code in parts:
+        counts = Counter(i.kind for i in code)
+        rows.append({"loop": name, "source": place, "instructions": len(code), **{kind: counts[kind] for kind in order},
+                     "other": counts[""]})
+    return rows
+
+
+def _lines_of(loop: Loop) -> str:
+    """`forward/tiny.cu:5-11`; "" if no instruction has a source line."""
+    file, first, last = loop.place
+    return f"{file}:{first}" + (f"-{last}" if last != first else "") if file else ""
 
 
 def _ranked(kernel: Kernel) -> list[Loop]:
@@ -267,10 +291,17 @@ def _aimed(i: Instruction, target: int | None) -> Instruction:
     return i if target is None else Instruction(i.address, i.text, i.opcode, i.file, i.line, i.control, i.live, target)
 
 
-def _listed(counts: Counter[str]) -> str:
-    """"96 HMMA.1688.F32.TF32, 24 LDS.128": products first, then the others, the most frequent first."""
-    order = sorted(counts.items(), key=lambda pair: (not pair[0].startswith(_PRODUCTS), -pair[1], pair[0]))
-    return ", ".join(f"{n} {kind}" for kind, n in order[:6]) or "no product, load or store"
+def _listed(counts: Counter[str], most: int = _MOST_SAID) -> str:
+    """"96 HMMA.1688.F32.TF32, 24 LDS.128": products first, then the others, the most frequent first; beyond `most` kinds, how
+    many instructions are of others."""
+    order = _ordered(counts)
+    shown, rest = order[:most], sum(n for _, n in order[most:])
+    return ", ".join([*(f"{n} {kind}" for kind, n in shown), *([f"{rest} of other kinds"] if rest else [])]) or (
+        "no product, load or store")
+
+
+def _ordered(counts: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda pair: (not pair[0].startswith(_PRODUCTS), -pair[1], pair[0]))
 
 
 def _each(loads: int, products: int) -> str:

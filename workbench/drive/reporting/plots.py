@@ -194,13 +194,16 @@ def wrong_shares(found: WrongValues, *, mode: str = "light") -> go.Figure | None
     if not found.along:
         return None
     colours = _palette(mode)
-    figure = make_subplots(rows=len(found.along), cols=1, vertical_spacing=0.5 / max(2, len(found.along)))
-    for number, (name, shares) in enumerate(found.along.items(), 1):
+    across = min(2, len(found.along))
+    rows = -(-len(found.along) // across)
+    figure = make_subplots(rows=rows, cols=across, vertical_spacing=0.5 / max(2, rows), horizontal_spacing=0.12)
+    for number, (name, shares) in enumerate(found.along.items()):
+        at = {"row": number // across + 1, "col": number % across + 1}
         figure.add_trace(go.Bar(x=list(range(len(shares))), y=[share / 10 for share in shares], marker_color=colours["bad"],
-                                hovertemplate=f"{name} %{{x}}: %{{y:.1f}} % wrong<extra></extra>"), number, 1)
-        figure.update_xaxes(title_text=name, title_standoff=2, dtick=1 if len(shares) <= 16 else None, row=number, col=1)
-        figure.update_yaxes(title_text="wrong, %", rangemode="tozero", nticks=4, row=number, col=1)
-    return style(figure, height=130 * len(found.along), mode=mode, top=10)
+                                hovertemplate=f"{name} %{{x}}: %{{y:.1f}} % wrong<extra></extra>"), **at)
+        figure.update_xaxes(title_text=name, title_standoff=2, dtick=1 if len(shares) <= 8 else None, **at)
+        figure.update_yaxes(title_text="wrong, %" if at["col"] == 1 else "", rangemode="tozero", nticks=4, **at)
+    return style(figure, height=130 * rows, mode=mode, top=10)
 
 
 def wrong_errors(found: WrongValues, *, mode: str = "light") -> go.Figure | None:
@@ -210,7 +213,7 @@ def wrong_errors(found: WrongValues, *, mode: str = "light") -> go.Figure | None
     colours = _palette(mode)
     if not found.ratios:
         return _errors_by_decade(found, colours, mode) if found.decades else None
-    lowest, highest = min(0, found.ratios[0][0] - 1), max(0, found.ratios[-1][0] + 1)
+    lowest, highest = min(-2, found.ratios[0][0]), max(1, found.ratios[-1][0])
     there = dict(found.ratios)
     steps = list(range(lowest, highest + 1))
     figure = go.Figure(go.Bar(
@@ -219,7 +222,7 @@ def wrong_errors(found: WrongValues, *, mode: str = "light") -> go.Figure | None
         customdata=[[f"{10 ** (step / 2):.2g}", f"{10 ** ((step + 1) / 2):.2g}"] for step in steps],
         hovertemplate="%{y} values: %{customdata[0]} to %{customdata[1]} times the allowed error<extra></extra>"))
     figure.add_vline(x=0, line={"color": colours["ink"], "width": 1.5, "dash": "dot"})
-    figure.add_annotation(x=0, y=1, yref="paper", text="allowed", showarrow=False, xanchor="right", yanchor="top", xshift=-4,
+    figure.add_annotation(x=0, y=1, yref="paper", text="allowed", showarrow=False, xanchor="left", yanchor="top", xshift=4,
                           font={"size": 11, "color": colours["ink"]})
     style(figure, height=190, mode=mode, top=10)
     decades = range(lowest // 2, -(-highest // 2) + 1, max(1, (highest - lowest) // 16))

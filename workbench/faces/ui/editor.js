@@ -1,6 +1,7 @@
 // The editor of the page Inspect: a textarea over its own coloured text, with line numbers, search, jumps and marks on lines.
 // It asks nobody for anything: no other script, no request. Text goes to Python only when somebody runs it. With
-// `data.read` it only shows its text.
+// `data.read` it only shows its text. With `data.counts` (line -> number) each of these lines has its number beside it, and a
+// click on it is told to Python; `data.chosen` is the line that is shaded.
 const LINE = 18;             // px, as in the style sheet
 const AROUND = 40;           // lines above and below those in sight that are coloured
 const MOST_HITS = 400;
@@ -52,14 +53,16 @@ export default function (component) {
     colours.innerHTML = coloured((inside ? '/*' : '') + lines.slice(top, end).join('\n')).replace(inside ? '/*' : '', '');
     const first = edit ? edit.head + 1 : 0, last = edit ? Math.max(edit.now, first) : -1;
     const shown = Array.from({length: end - top}, (_, i) => top + i + 1);
-    numbers.firstElementChild.innerHTML = shown.map(n => n >= first && n <= last ? `<b>${n}</b>` : n).join('\n');
+    const counted = n => (data.counts?.[n] ? `<u>${data.counts[n]}</u> ` : '');
+    numbers.firstElementChild.innerHTML = shown.map(n => counted(n) + (n >= first && n <= last ? `<b>${n}</b>` : n)).join('\n');
     colours.style.top = numbers.firstElementChild.style.top = `${top * LINE}px`;
   }
 
   function draw() {
     lines = text.value.split('\n');
     edit = changed(lines);
-    numbers.style.width = `${Math.max(3, String(lines.length).length)}ch`;
+    const most = Math.max(0, ...Object.values(data.counts ?? {}));
+    numbers.style.width = `${Math.max(3, String(lines.length).length) + (most ? String(most).length + 1 : 0)}ch`;
     const longest = lines.reduce((most, line) => Math.max(most, line.length), 40);
     code.style.height = numbers.style.height = `${lines.length * LINE + 12}px`;
     paint();
@@ -68,7 +71,7 @@ export default function (component) {
       if (!edit || mark.line <= edit.head) return mark;
       return {...mark, line: mark.line + edit.now - edit.was, old: mark.line <= edit.was};
     }).filter(mark => mark.line >= 1 && mark.line <= lines.length);
-    marks.innerHTML = placed.filter(mark => !mark.old).map(mark =>
+    marks.innerHTML = (data.chosen ? `<div class=chosen style="top:${(data.chosen - 1) * LINE + 6}px"></div>` : '') + placed.filter(mark => !mark.old).map(mark =>
       `<div class=mark style="top:${(mark.line - 1) * LINE + 6}px"><span style="left:${lines[mark.line - 1].length + 2}ch"></span></div>`
     ).join('') + hits.slice(0, MOST_HITS).map(([from, to], i) => {
       const line = lineOf(from), column = from - text.value.lastIndexOf('\n', from - 1) - 1;
@@ -118,6 +121,11 @@ export default function (component) {
     text.setSelectionRange(place, place);
   }
 
+  function inSight(line) {
+    const top = (line - 1) * LINE + 6 - body.scrollTop;
+    return top >= 0 && top + LINE <= body.clientHeight;
+  }
+
   function search(step) {
     const wanted = find.value;
     const line = wanted.match(/^:(\d+)$/);
@@ -152,6 +160,11 @@ export default function (component) {
     }
     root.dataset.leave = event.key === 'Escape' ? '1' : event.key === 'Shift' ? root.dataset.leave || '' : '';
   };
+  body.onclick = event => {   // on a line, or on its number
+    if (!data.counts || root.getRootNode().getSelection?.()?.toString() || getSelection()?.toString()) return;
+    const line = Math.floor((event.clientY - body.getBoundingClientRect().top + body.scrollTop - 7) / LINE) + 1;
+    if (data.counts[line]) setTriggerValue('picked', {key: data.key, line});
+  };
   find.oninput = () => { hit = -1; search(0); };
   find.onkeydown = event => {
     if (event.key === 'Enter' && !event.ctrlKey) { event.preventDefault(); search(event.shiftKey ? -1 : 1); }
@@ -169,6 +182,7 @@ export default function (component) {
   run.onclick = start;
   revert.onclick = () => { text.value = data.text; store(data.text); draw(); text.focus({preventScroll: true}); };
 
+  body.classList.toggle('counted', !!data.counts);
   run.textContent = data.label ?? '';
   run.hidden = revert.hidden = text.readOnly = !!data.read;
   text.title = data.read ? 'Ctrl-F searches.' : 'Ctrl-Enter runs. Ctrl-F searches. Escape, then Tab, leaves the text.';
@@ -180,7 +194,11 @@ export default function (component) {
     hits = [];
     draw();
     show(data.marks.length ? data.marks[0].line : data.line);
+    root.kwChosen = data.chosen;
+    if (data.chosen) show(data.chosen);
   } else {
     draw();
+    if (data.chosen && root.kwChosen !== data.chosen && !inSight(data.chosen)) show(data.chosen);
+    root.kwChosen = data.chosen;
   }
 }

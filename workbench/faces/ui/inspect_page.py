@@ -25,7 +25,7 @@ _WHOLE = "all, as it was compiled"
 _ASM, _PROFILE = "Machine code", "Profile"
 _DIFF = "Diff"
 _EDIT, _LADDER = "Edit", "Ladder"
-_WIDE = (_EDIT, _DIFF, _LADDER)  # views in the full width of the page, with the numbers below them
+_WIDE = (_EDIT, _DIFF, _LADDER, _ASM)  # views in the full width of the page, with the numbers below them
 _VIEWS = ("Source", _EDIT, _DIFF, _LADDER, _ASM, _PROFILE, "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
@@ -63,7 +63,7 @@ def draw() -> None:
         _facts(trial, session, grid.container(), grid.container())
         return
     with grid.container():
-        _text(view, trial, session, everything)
+        _text(view, trial, session)
     right = grid.container()
     _facts(trial, session, right, right)
 
@@ -213,13 +213,11 @@ def _view(trial: Trial) -> str:
     return view
 
 
-def _text(view: str, trial: Trial, session: Session, everything: list[Trial]) -> None:
-    """`everything`: the trials of the same layer."""
-    if view in (_ASM, _PROFILE) and trial.kind == "candidate":
-        draw_it = machine_code_view.machine_code if view == _ASM else profile_view.profile
-        draw_it(trial, session, [t for t in everything if t.kind == "candidate" and t.direction == trial.direction])
+def _text(view: str, trial: Trial, session: Session) -> None:
+    if view == _PROFILE and trial.kind == "candidate":
+        profile_view.profile(trial, session)
         return
-    if view in (_ASM, _PROFILE):
+    if view == _PROFILE:
         theme.html(f'<span class="foot">{escape(trial.name)} has no kernel of its own. Open one of the candidates.</span>')
         return
     blob = "log" if view == "Build log" else "source"
@@ -245,6 +243,8 @@ def _view_of_two(view: str, trial: Trial, session: Session, everything: list[Tri
         theme.html(f'<span class="foot">{escape(trial.name)} has no kernel of its own. Open one of the candidates.</span>')
     elif view == _EDIT:
         source_view.edit(trial, session)
+    elif view == _ASM:
+        machine_code_view.machine_code(trial, session)
     elif view == _DIFF:
         source_view.diff(trial, session, session.name)
     else:

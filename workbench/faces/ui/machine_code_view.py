@@ -1,9 +1,10 @@
-"""Inspect's view of the machine code: a summary in one sentence, the loops, the instructions with their source lines, PTX, and
-the difference from another trial."""
+"""Inspect's view of the machine code: a summary in one sentence, what each loop issues, source and instructions side by side,
+PTX, and the difference from another trial."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from html import escape
@@ -16,20 +17,21 @@ from ...core.errors import BadRequest
 from ...core.replies import MachineCode
 from ...core.trial import Status, Trial
 from ...drive.machine.daemon_threads import DaemonThreads
+from ...drive.reporting import report
 from ...drive.sessions.recorded import machine_code_of, source_of
 from ...drive.sessions.session import Session
 from . import address, state, theme
 
 _Answer = tuple[MachineCode, list[sass.Kernel], str]
 _ALL, _MAIN, _NOBODY = "all instructions", "main loop", "no other trial"
-_MOST_KEPT, _MOST_LOOPS = 12, 5
+_MOST_KEPT = 12
 _CONTROL_HELP = ("B: which of the six barriers the instruction waits for. R: the barrier that is set until its operands are "
                  "read. W: the barrier that is set until its result is written. Y: the scheduler may switch to another warp. "
                  "S: stall cycles after the instruction")
 
 
-def machine_code(trial: Trial, session: Session, others: list[Trial]) -> None:
-    """Draw it. `others`: the trials that it can be compared with."""
+def machine_code(trial: Trial, session: Session) -> None:
+    """Draw it."""
     answer = _answer(trial, session)
     if answer is None:
         return
@@ -39,52 +41,145 @@ def machine_code(trial: Trial, session: Session, others: list[Trial]) -> None:
         if reply.ptx:
             _ptx(reply, "", _ALL, trial, session)
         return
-    names = [k.name for k in kernels]
-    state.seed(f"asm kernel {trial.trial_id}", names, names[0], name="kernel")
-    name = names[0]
-    if names[1:]:
-        name = st.selectbox("Kernel", names, key=f"asm kernel {trial.trial_id}", persist_state="session")
-    address.note("kernel", name, names[0])
-    kernel = kernels[names.index(name)]
+    kernel = _kernel(kernels, f"asm kernel {trial.trial_id}", "kernel", "Kernel")
     theme.html(f"<b>{escape(sass.sentence(kernel))}</b> <span class=mute>{numbers.count(len(kernel.code))} instructions for "
                f"{escape(arch)}.</span>")
-    if rows := sass.loop_rows(kernel):
-        theme.html(theme.heading("Loops, the one with the most products first") + theme.table(
-            ("loop", "depth", "source", "instructions", "their kinds"),
-            [[escape(cell).replace("/", "/<wbr>") for cell in row] for row in rows[:_MOST_LOOPS]], right=(0, 1, 3)))
-    shown = _listing(kernel, trial, session)
-    _ptx(reply, next((long for long, short in reply.names.items() if short == name), ""), shown, trial, session)
-    _against(kernel, trial, session, others)
+    _kinds(kernel, trial)
+    shown = _panes(kernel, trial, session)
+    _ptx(reply, next((long for long, short in reply.names.items() if short == kernel.name), ""), shown, trial, session)
+    _against(kernel, trial, session)
 
 
-def _listing(kernel: sass.Kernel, trial: Trial, session: Session) -> str:
-    """The instructions. The box above selects those of a source line; a click on an instruction shows its source line. Returns
-    the selection: the main loop, all, or a source line."""
+def choose_other(trial: Trial, session: Session, *, key: str, label: str) -> tuple[Trial, Session] | None:
+    """The choice of another trial of any session, layer and direction; those of the same layer and direction are first. `key`:
+    the beginning of the widgets' keys and of the names in the address. None if none is chosen."""
+    paths = state.session_paths()
+    left, right = st.columns([2, 3])
+    state.seed(f"{key} session", paths, session.name, name=f"{key}_session")
+    labels = state.session_labels(list(paths))
+    place = left.selectbox(f"{label} a trial of", list(paths), key=f"{key} session", persist_state="session",
+                           format_func=labels.get)
+    address.note(f"{key}_session", place, session.name)
+    there = {t.trial_id: t for t in state.trials_of(paths[place])
+             if t.kind == "candidate" and (t.trial_id != trial.trial_id or place != session.name)}
+    options = [_NOBODY, *nearest_first(trial, there)]
+    chosen_key = f"{key} against {trial.trial_id}"
+    state.seed(chosen_key, options, _NOBODY, name=f"{key}_against")
+    names = state.distinct({i: told(t, trial) for i, t in there.items()})
+    chosen = right.selectbox(label, options, key=chosen_key, persist_state="session", format_func=lambda i: names.get(i, i))
+    address.note(f"{key}_against", chosen, _NOBODY)
+    return (there[chosen], Session(paths[place])) if chosen in there else None
+
+
+def nearest_first(trial: Trial, there: dict[str, Trial]) -> list[str]:
+    """The ids: first of trials of the same layer and direction, then of the same layer."""
+    return sorted(there, key=lambda i: (there[i].workload != trial.workload, there[i].direction != trial.direction))
+
+
+def told(other: Trial, trial: Trial) -> str:
+    """The label of a trial: its time or status, its name, then its distinguishing config."""
+    time_or_status = numbers.time(other.kernel_ms.median_ms) if other.kernel_ms else str(other.status)
+    mark = " *" if other.kernel_ms and report.is_emulated(other) else ""
+    words = [f"{time_or_status}{mark} · {other.name}", other.precision,
+             *([other.direction] if other.direction != trial.direction else []),
+             *(f"{k}={v}" for k, v in other.config.items()),
+             *([str(other.workload.layer)] if other.workload != trial.workload else [])]
+    return " ".join(words)
+
+
+def _kernel(kernels: list[sass.Kernel], key: str, name: str, label: str, like: str = "") -> sass.Kernel:
+    """The choice of a kernel, if there are several. `like`: the name of the usual one, if it is there; else the first."""
+    names = [k.name for k in kernels]
+    usual = like if like in names else names[0]
+    state.seed(key, names, usual, name=name)
+    chosen = usual
+    if names[1:]:
+        chosen = st.selectbox(label, names, key=key, persist_state="session")
+    address.note(name, chosen, usual)
+    return kernels[names.index(chosen)]
+
+
+def _kinds(kernel: sass.Kernel, trial: Trial) -> None:
+    """How many instructions of each kind every loop has, and the code outside of loops."""
     import pandas as pd  # imported here, because it takes half a second that the first view does not need
-    lines = dict.fromkeys(f"{i.file}:{i.line}" for i in kernel.code if i.file)
-    count = {place: sum(f"{i.file}:{i.line}" == place for i in kernel.code) for place in lines} if len(lines) < 500 else {}
-    options = [*([_MAIN] if kernel.main_loop else []), _ALL, *lines]
+    theme.html(theme.heading("Instructions by kind and loop, the loop with the most products first"))
+    table = pd.DataFrame(sass.kinds_by_loop(kernel))
+    st.dataframe(table, hide_index=True, row_height=26, key=f"asm kinds {trial.trial_id} {kernel.name}", width="stretch",
+                 alt="Instructions by kind and loop, one loop per row", column_config={
+                     "loop": st.column_config.TextColumn(width=120, pinned=True),
+                     "source": st.column_config.TextColumn(width=230),
+                     "instructions": st.column_config.NumberColumn("all kinds", width="small"),
+                     "other": st.column_config.NumberColumn(width="small", help="No product, load, store or wait")})
+
+
+def _panes(kernel: sass.Kernel, trial: Trial, session: Session) -> str:
+    """Source and instructions side by side. A click on a source line shows its instructions, a click on an instruction shades
+    its source line. Returns what the instructions are of: the main loop, all, or a source line."""
+    places = Counter(f"{i.file}:{i.line}" for i in kernel.code if i.file)
+    options = [*([_MAIN] if kernel.main_loop else []), _ALL, *places]
     key = f"asm part {trial.trial_id} {kernel.name}"
     state.seed(key, options, options[0], name="instructions")
-    shown = st.selectbox("Instructions of", options, key=key, persist_state="session", format_func=lambda o: (
-        f"{o}, {count[o]} instructions" if o in count else o), help="The main loop, all, or those of one source line")
-    address.note("instructions", shown, options[0])
-    code = kernel.main_loop.own if shown == _MAIN and kernel.main_loop else [
-        i for i in kernel.code if shown == _ALL or f"{i.file}:{i.line}" == shown]
+    left, right = st.columns(2, gap="medium")
+    with right:
+        shown = st.selectbox("Instructions of", options, key=key, persist_state="session", format_func=lambda o: (
+            f"{o}, {places[o]} instructions" if o in places else o), help="The main loop, all, or those of one source line")
+        address.note("instructions", shown, options[0])
+        code = kernel.main_loop.own if shown == _MAIN and kernel.main_loop else [
+            i for i in kernel.code if shown == _ALL or f"{i.file}:{i.line}" == shown]
+        row = _listing(code, f"asm code {trial.trial_id} {kernel.name} {shown}")
+    place = f"{code[row].file}:{code[row].line}" if row is not None and code[row].file else shown if shown in places else ""
+    with left:
+        _source(kernel, places, place, key, source_parts.parts(source_of(trial, session)))
+    return shown
+
+
+def _listing(code: list[sass.Instruction] | tuple[sass.Instruction, ...], key: str) -> int | None:
+    """The instructions as a table. Returns the chosen row."""
+    import pandas as pd
     column = st.column_config
     table = pd.DataFrame([{"address": f"{i.address:05x}", "control": i.control.text if i.control else "", "live": i.live,
                            "instruction": i.text, "source": f"{i.file}:{i.line}" if i.file else ""} for i in code])
     event = st.dataframe(
-        table, hide_index=True, row_height=24, height=360, key=f"asm code {trial.trial_id} {kernel.name} {shown}",
-        on_select="rerun", selection_mode="single-row", placeholder="–", alt="Machine code, one instruction per row",
-        column_config={
+        table, hide_index=True, row_height=24, height=604, key=key, on_select="rerun", selection_mode="single-row",
+        placeholder="–", alt="Machine code, one instruction per row", column_config={
             "address": column.TextColumn(width=56), "control": column.TextColumn(width=140, help=_CONTROL_HELP),
             "live": column.NumberColumn("live", width=44, help="General registers in use there"),
             "instruction": column.TextColumn(width=270), "source": column.TextColumn(width=190)})
     rows = event["selection"]["rows"] if event else []
-    place = f"{code[rows[0]].file}:{code[rows[0]].line}" if rows and rows[0] < len(code) else shown if shown in lines else ""
-    _source_line(place, trial, session)
-    return shown
+    return rows[0] if rows and rows[0] < len(code) else None
+
+
+def _source(kernel: sass.Kernel, places: Counter[str], place: str, key: str, parts: dict[str, str]) -> None:
+    """One file of the source, with the number of instructions beside each line that has some. `place`: the line to shade.
+    `key`: of the box that holds the place whose instructions are shown."""
+    files = [f for f in dict.fromkeys(p.rpartition(":")[0] for p in places) if f in parts]
+    if not files:
+        theme.html('<span class="foot">The instructions name no line of the source.</span>')
+        return
+    main = kernel.main_loop.place[0] if kernel.main_loop else ""
+    file_key, followed = f"{key} file", f"{key} followed"
+    state.seed(file_key, files, main if main in files else files[0], name="asm_file")
+    there, _, line = place.rpartition(":")
+    if place != st.session_state.get(followed, "") and there in files:
+        st.session_state[file_key] = there
+    st.session_state[followed] = place
+    file = st.selectbox("Source: a click on a line shows its instructions", files, key=file_key, persist_state="session")
+    address.note("asm_file", file, main if main in files else files[0])
+    text, code_key = parts[file], f"{key} source"
+
+    def picked() -> None:
+        sent = st.session_state[code_key].get("picked")
+        if sent and f"{sent['key']}:{sent['line']}" in places:
+            st.session_state[key] = f"{sent['key']}:{sent['line']}"
+
+    chosen = int(line) if there == file else None
+    loop = kernel.main_loop.place if kernel.main_loop else ("", 0, 0)
+    with st.container(key="sass source"):
+        theme.code(code_key, {
+            "key": file, "text": text, "marks": [], "note": "", "read": True, "title": f"Source: {file}", "chosen": chosen,
+            "line": loop[1] if loop[0] == file else source_parts.kernel_line(text),
+            "counts": {p.rpartition(":")[2]: n for p, n in places.items() if p.rpartition(":")[0] == file}},
+            on_picked_change=picked)
 
 
 def _source_line(place: str, trial: Trial, session: Session) -> None:
@@ -93,24 +188,19 @@ def _source_line(place: str, trial: Trial, session: Session) -> None:
         theme.html(theme.excerpt(source_parts.parts(source_of(trial, session)).get(file, ""), int(line), name=file))
 
 
-def _against(kernel: sass.Kernel, trial: Trial, session: Session, others: list[Trial]) -> None:
-    by_id = {t.trial_id: t for t in others if t.trial_id != trial.trial_id}
-    if not by_id:
-        return
-    key = f"asm against {trial.trial_id}"
-    state.seed(key, [_NOBODY, *by_id], _NOBODY, name="asm_against")
-    names = {i: " ".join([t.name, t.precision, *(f"{k}={v}" for k, v in t.config.items())]) for i, t in by_id.items()}
-    chosen = st.selectbox("Compare with", [_NOBODY, *by_id], key=key, persist_state="session",
-                          format_func=lambda i: names.get(i, i))
-    address.note("asm_against", chosen, _NOBODY)
-    if chosen == _NOBODY or (answer := _answer(by_id[chosen], session)) is None:
+def _against(kernel: sass.Kernel, trial: Trial, session: Session) -> None:
+    theme.html(theme.heading("Difference by loop from another trial"))
+    other = choose_other(trial, session, key="asm", label="Compare with")
+    if other is None or (answer := _answer(*other)) is None:
         return
     if not answer[1]:
         theme.html(f'<div class="foot">{escape(answer[0].headline)}</div>')
         return
-    rows = sass.differences(kernel, answer[1][0])
+    theirs = _kernel(answer[1], f"asm theirs {other[0].trial_id}", "asm_kernel", "Its kernel", like=kernel.name)
+    rows = sass.differences(kernel, theirs)
     cells = [tuple(escape(str(cell)) for cell in row) for row in rows]
-    theme.html(theme.table(("loop", "what", "here", "there"), cells, right=(2, 3)) if rows else
+    head = ("loop", "what", f"here, {escape(kernel.name)}", f"there, {escape(theirs.name)}")
+    theme.html(theme.table(head, cells, right=(2, 3)) if rows else
                '<div class="foot">Both have the same instructions.</div>')
 
 

@@ -18,19 +18,18 @@ from ...drive.machine.daemon_threads import DaemonThreads
 from ...drive.sessions import profiles
 from ...drive.sessions.profiles import Reading
 from ...drive.sessions.session import Session
-from . import address, machine_code_view, state, theme
+from . import machine_code_view, state, theme
 
-_NOBODY = "no other trial"
 _MOST_KEPT = 12
 _BUTTON_HELP = ("Runs this candidate once more under Nsight Compute (ncu), in a process of its own, and keeps what it counts "
                 "in the session. It takes up to a minute")
 
 
-def profile(trial: Trial, session: Session, others: list[Trial]) -> None:
-    """Draw it. `others`: the trials that it can be compared with."""
+def profile(trial: Trial, session: Session) -> None:
+    """Draw it."""
     found = [one for one in (_shown(trial, session),) if one]
-    if other := _other(trial, others):
-        found += [one for one in (_shown(other, session),) if one]
+    if other := machine_code_view.choose_other(trial, session, key="profile", label="Beside"):
+        found += [one for one in (_shown(*other),) if one]
     if not found:
         return
     if rows := profiles.table(found):
@@ -109,18 +108,6 @@ def _differences(found: Sequence[Reading]) -> None:
     if len(kernels) == 2 and (rows := sass.differences(*kernels)):
         theme.html(theme.heading("Where their machine code differs") + theme.table(
             ("loop", "what", "here", "there"), [tuple(escape(str(cell)) for cell in row) for row in rows], right=(2, 3)))
-
-
-def _other(trial: Trial, others: list[Trial]) -> Trial | None:
-    by_id = {t.trial_id: t for t in others if t.trial_id != trial.trial_id}
-    if not by_id:
-        return None
-    key = f"profile against {trial.trial_id}"
-    state.seed(key, [_NOBODY, *by_id], _NOBODY, name="profile_against")
-    chosen = st.selectbox("Beside", [_NOBODY, *by_id], key=key, persist_state="session",
-                          format_func=lambda i: _name(by_id[i]) if i in by_id else i)
-    address.note("profile_against", chosen, _NOBODY)
-    return by_id.get(chosen)
 
 
 def _name(trial: Trial) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -32,55 +31,6 @@ _VARIANT = "variant "        # the prefix of a variant's key in the list of thin
 _TEMPLATE, _RENDERED = "Template", "Rendered source"
 # Runs that this tab started, by parent; and refused texts: parent -> (text, sentence).
 _EDITED, _REFUSED = "edit run", "edit refused"
-
-_BOX = st.components.v2.component(
-    "kernel_workbench_editor", js=Path(__file__).with_name("editor.js").read_text(encoding="utf-8"),
-    html="""<div class=kwed><div class=bar>
-<button type=button class=run title="Ctrl-Enter"></button><button type=button class=revert>Revert</button>
-<select class=jump aria-label="Jump to"></select>
-<input class=find type=search placeholder="Search, or :line" aria-label="Search" spellcheck=false>
-<button type=button class=previous aria-label="Previous match">↑</button>
-<button type=button class=next aria-label="Next match">↓</button><span class=count aria-live=polite></span>
-<span class=said aria-live=polite></span></div>
-<div class=body><div class=numbers aria-hidden=true><pre></pre></div><div class=code><div class=marks aria-hidden=true></div>
-<pre class=colours aria-hidden=true></pre><textarea spellcheck=false autocapitalize=off autocomplete=off></textarea></div></div>
-<div class=errors role=status></div></div>""",
-    css="""
-.kwed{font-size:13px;color:var(--ink)}
-.kwed .bar{display:flex;flex-wrap:wrap;gap:6px;align-items:center;margin-bottom:6px}
-.kwed button,.kwed select,.kwed input{font:inherit;font-size:12.5px;height:28px;box-sizing:border-box;padding:0 9px;
-border:1px solid var(--line);border-radius:6px;background:var(--bg);color:var(--ink)}
-.kwed button{cursor:pointer}.kwed button:disabled{cursor:default;opacity:.5}
-.kwed button.run{background:light-dark(#1F5FBF,#2C62B4);border-color:transparent;color:#fff;font-weight:600}
-.kwed .find{width:13em}.kwed .jump{max-width:15em}.kwed .said,.kwed .count{color:var(--mute);font-size:12px}
-.kwed :is(button,select,input):focus-visible{outline:2px solid var(--acc);outline-offset:1px}
-.kwed .body{display:flex;height:560px;overflow:auto;resize:vertical;border:1px solid var(--line);border-radius:6px;
-background:var(--codebg)}
-.kwed .body:focus-within{border-color:var(--acc)}
-.kwed .body,.kwed pre,.kwed textarea{font-family:"Source Code Pro",ui-monospace,monospace;font-size:12px;line-height:18px;
-tab-size:2;letter-spacing:0}
-.kwed .numbers{position:sticky;left:0;z-index:2;flex:none;padding:0 8px 0 10px;text-align:right;color:var(--mute);
-background:var(--bg2);border-right:1px solid var(--line);user-select:none;min-height:100%}
-.kwed .numbers pre{position:absolute;right:8px;margin:0;padding:6px 0;background:none}
-.kwed .numbers b{color:var(--acc);font-weight:700}
-.kwed .code{position:relative;flex:1 0 auto;margin-left:8px}
-.kwed .code pre,.kwed .code textarea{position:absolute;inset:0;margin:0;padding:6px 0;border:0;white-space:pre;overflow:hidden;
-background:none}
-.kwed .code textarea{width:100%;height:100%;resize:none;outline:0;color:transparent;caret-color:var(--ink)}
-.kwed .code textarea::selection{background:light-dark(#1F5FBF55,#6FA3F566);color:transparent}
-.kwed .code .colours{pointer-events:none;bottom:auto;overflow:visible}.kwed .colours i{font-style:normal}
-.kwed .colours .c{color:light-dark(#66707F,#8B96A5)}.kwed .colours .s{color:light-dark(#0B7A5E,#4CC9A4)}
-.kwed .colours .p{color:light-dark(#8A6100,#E8B84A)}.kwed .colours .k{color:light-dark(#1F5FBF,#8AB6FF)}
-.kwed .colours .n{color:light-dark(#6B4FC0,#A995F5)}
-.kwed .marks{position:absolute;inset:0;pointer-events:none}
-.kwed .mark{position:absolute;left:-8px;right:0;height:18px;background:var(--badbg);border-left:3px solid var(--bad);
-box-sizing:border-box}
-.kwed .mark span{position:absolute;margin-left:5px;white-space:nowrap;color:var(--bad);font-size:11.5px;font-weight:600}
-.kwed .marks u{position:absolute;height:18px;text-decoration:none;background:light-dark(#E39A0044,#F0B23E44)}
-.kwed .marks u.now{outline:1.5px solid light-dark(#8A6100,#F0B23E)}
-.kwed .errors{display:flex;flex-direction:column;align-items:flex-start;gap:3px;margin-top:6px;max-height:110px;overflow:auto}
-.kwed .errors button{border:0;padding:0;height:auto;background:none;color:var(--bad);text-align:left;font-size:12px}
-.kwed .errors button.old{color:var(--mute)}""")
 
 
 def follow() -> None:
@@ -108,7 +58,7 @@ def strip(trial: Trial, session: Session, *, editing: bool) -> bool:
 def read(text: str, key: str, *, title: str, marks: list[tuple[int, str]]) -> None:
     """A read-only text. It opens at its first mark (a line with a message), or else at its kernel."""
     with st.container(key="reader"):
-        _BOX(key=f"reader {key}", height="content", data={
+        theme.code(f"reader {key}", {
             "key": key, "text": text, "marks": [{"line": line, "text": said} for line, said in marks], "note": "", "read": True,
             "line": source_parts.kernel_line(text), "title": title})
 
@@ -141,10 +91,10 @@ def edit(trial: Trial, session: Session) -> None:
     marks = [{"line": line, "text": said} for line, said in _marks(trial, session, text, refused)]
     kernel = source_parts.kernel_line(text)
     with st.container(key="editor"):
-        _BOX(key=f"editor {trial.trial_id} {what}", on_run_change=_begin(trial, session, what, device), height="content", data={
+        theme.code(f"editor {trial.trial_id} {what}", {
             "key": f"{trial.trial_id} {what}", "text": text, "marks": marks, "line": kernel, "busy": running_now is not None,
             "label": "Run edit", "runnable": False, "title": f"{what} of {trial.name} {trial.direction}",
-            "note": f"Run makes a fork of {trial.name}."})
+            "note": f"Run makes a fork of {trial.name}."}, on_run_change=_begin(trial, session, what, device))
     theme.html(f'<span class="foot">{escape(_on_what(trial, device)[1])} The fork is kept in session {escape(session.name)}. '
                "Ctrl-Enter runs, Ctrl-F searches, Escape and then Tab leaves the text.</span>")
 
@@ -221,7 +171,7 @@ def diff(trial: Trial, session: Session, name: str) -> None:
     usual = next((i for i, t in there.items() if t.candidate_id and t.candidate_id == trial.forked_from), options[0])
     key = f"diff {trial.trial_id} {place}"
     labels = state.distinct({i: f"{i.removeprefix(_VARIANT)}, as it is now" if i.startswith(_VARIANT) else
-                             _told(there[i], trial) for i in options})
+                             machine_code_view.told(there[i], trial) for i in options})
     state.seed(key, options, usual, name="diff", what="trial", shown=labels[usual])
     chosen = right.selectbox("Against", options, key=key, persist_state="session", format_func=labels.get)
     address.note("diff", chosen, usual)
@@ -318,21 +268,9 @@ def _how(*, texts: bool = True) -> tuple[str, str, bool]:
 
 
 def _others(trial: Trial, there: dict[str, Trial]) -> list[str]:
-    """The things to compare with: first trials of the same layer and direction, then other trials, last the variants of the
-    direction."""
-    def far(i: str) -> tuple[bool, bool]:
-        return there[i].workload != trial.workload, there[i].direction != trial.direction
-    return [*sorted(there, key=far), *(f"{_VARIANT}{v.key}" for v in discover() if v.direction == trial.direction)]
-
-
-def _told(other: Trial, trial: Trial) -> str:
-    """The label of a trial: its time or status, its name, then its distinguishing config."""
-    time = numbers.time(other.kernel_ms.median_ms) if other.kernel_ms else str(other.status)
-    words = [f"{time}{' *' if other.kernel_ms and report.is_emulated(other) else ''} · {other.name}", other.precision,
-             *([other.direction] if other.direction != trial.direction else []),
-             *(f"{k}={v}" for k, v in other.config.items()),
-             *([str(other.workload.layer)] if other.workload != trial.workload else [])]
-    return " ".join(words)
+    """The things to compare with: first trials, the nearest first, last the variants of the direction."""
+    return [*machine_code_view.nearest_first(trial, there),
+            *(f"{_VARIANT}{v.key}" for v in discover() if v.direction == trial.direction)]
 
 
 def _of_variant(chosen: str, trial: Trial) -> Side:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
@@ -134,6 +135,57 @@ _KEYS = st.components.v2.component(
     if (find) find.focus(); else if (open) open.click(); else first.focus();
   });
 }""")
+# The editor, the reader and the source beside machine code: editor.js says what its data are.
+_CODE = st.components.v2.component(
+    "kernel_workbench_editor", js=Path(__file__).with_name("editor.js").read_text(encoding="utf-8"),
+    html="""<div class=kwed><div class=bar>
+<button type=button class=run title="Ctrl-Enter"></button><button type=button class=revert>Revert</button>
+<select class=jump aria-label="Jump to"></select>
+<input class=find type=search placeholder="Search, or :line" aria-label="Search" spellcheck=false>
+<button type=button class=previous aria-label="Previous match">↑</button>
+<button type=button class=next aria-label="Next match">↓</button><span class=count aria-live=polite></span>
+<span class=said aria-live=polite></span></div>
+<div class=body><div class=numbers aria-hidden=true><pre></pre></div><div class=code><div class=marks aria-hidden=true></div>
+<pre class=colours aria-hidden=true></pre><textarea spellcheck=false autocapitalize=off autocomplete=off></textarea></div></div>
+<div class=errors role=status></div></div>""",
+    css="""
+.kwed{font-size:13px;color:var(--ink)}
+.kwed .bar{display:flex;flex-wrap:wrap;gap:6px;align-items:center;margin-bottom:6px}
+.kwed button,.kwed select,.kwed input{font:inherit;font-size:12.5px;height:28px;box-sizing:border-box;padding:0 9px;
+border:1px solid var(--line);border-radius:6px;background:var(--bg);color:var(--ink)}
+.kwed button{cursor:pointer}.kwed button:disabled{cursor:default;opacity:.5}
+.kwed button.run{background:light-dark(#1F5FBF,#2C62B4);border-color:transparent;color:#fff;font-weight:600}
+.kwed .find{width:13em}.kwed .jump{max-width:15em}.kwed .said,.kwed .count{color:var(--mute);font-size:12px}
+.kwed :is(button,select,input):focus-visible{outline:2px solid var(--acc);outline-offset:1px}
+.kwed .body{display:flex;height:560px;overflow:auto;resize:vertical;border:1px solid var(--line);border-radius:6px;
+background:var(--codebg)}
+.kwed .body:focus-within{border-color:var(--acc)}
+.kwed .body,.kwed pre,.kwed textarea{font-family:"Source Code Pro",ui-monospace,monospace;font-size:12px;line-height:18px;
+tab-size:2;letter-spacing:0}
+.kwed .numbers{position:sticky;left:0;z-index:2;flex:none;padding:0 8px 0 10px;text-align:right;color:var(--mute);
+background:var(--bg2);border-right:1px solid var(--line);user-select:none;min-height:100%}
+.kwed .numbers pre{position:absolute;right:8px;margin:0;padding:6px 0;background:none}
+.kwed .numbers b{color:var(--acc);font-weight:700}.kwed .numbers u{text-decoration:none;color:var(--acc)}
+.kwed .chosen{position:absolute;left:-8px;right:0;height:18px;background:light-dark(#1F5FBF22,#6FA3F533);
+border-left:3px solid var(--acc);box-sizing:border-box}.kwed .counted :is(textarea,.numbers){cursor:pointer}
+.kwed .code{position:relative;flex:1 0 auto;margin-left:8px}
+.kwed .code pre,.kwed .code textarea{position:absolute;inset:0;margin:0;padding:6px 0;border:0;white-space:pre;overflow:hidden;
+background:none}
+.kwed .code textarea{width:100%;height:100%;resize:none;outline:0;color:transparent;caret-color:var(--ink)}
+.kwed .code textarea::selection{background:light-dark(#1F5FBF55,#6FA3F566);color:transparent}
+.kwed .code .colours{pointer-events:none;bottom:auto;overflow:visible}.kwed .colours i{font-style:normal}
+.kwed .colours .c{color:light-dark(#66707F,#8B96A5)}.kwed .colours .s{color:light-dark(#0B7A5E,#4CC9A4)}
+.kwed .colours .p{color:light-dark(#8A6100,#E8B84A)}.kwed .colours .k{color:light-dark(#1F5FBF,#8AB6FF)}
+.kwed .colours .n{color:light-dark(#6B4FC0,#A995F5)}
+.kwed .marks{position:absolute;inset:0;pointer-events:none}
+.kwed .mark{position:absolute;left:-8px;right:0;height:18px;background:var(--badbg);border-left:3px solid var(--bad);
+box-sizing:border-box}
+.kwed .mark span{position:absolute;margin-left:5px;white-space:nowrap;color:var(--bad);font-size:11.5px;font-weight:600}
+.kwed .marks u{position:absolute;height:18px;text-decoration:none;background:light-dark(#E39A0044,#F0B23E44)}
+.kwed .marks u.now{outline:1.5px solid light-dark(#8A6100,#F0B23E)}
+.kwed .errors{display:flex;flex-direction:column;align-items:flex-start;gap:3px;margin-top:6px;max-height:110px;overflow:auto}
+.kwed .errors button{border:0;padding:0;height:auto;background:none;color:var(--bad);text-align:left;font-size:12px}
+.kwed .errors button.old{color:var(--mute)}""")
 # Pictures of layers: SVG from numbers and fixed words, inserted without any other script.
 _SVG = st.components.v2.component(
     "kernel_workbench_svg", html='<div class="kwsvg"></div>', isolate_styles=False,
@@ -201,6 +253,11 @@ def html(body: str, *, faded: bool = False) -> None:
 def svg(picture: str, *, key: str) -> None:
     """A picture of a layer."""
     _SVG(data={"svg": picture}, key=key, height="content")
+
+
+def code(key: str, data: dict[str, Any], **callbacks: Callable[[], None]) -> Any:
+    """A text with line numbers, search and marks; see editor.js. `callbacks`: `on_run_change`, `on_picked_change`."""
+    return _CODE(key=key, height="content", data=data, **callbacks)
 
 
 def strip(word: str, sentence: str, evidence: str = "", *, badge_text: str | None = None,
