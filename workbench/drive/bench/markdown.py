@@ -19,36 +19,36 @@ _CLASS = {"tf32": "TF32", "ieee": "fp32-accurate (`ieee`, `tf32x3`)", "fp16": "f
 
 
 def short(cells: Sequence[Cell]) -> str:
-    """The tables of the README: for each suite a few layers in its first class, with one column for each direction, then the
-    geometric means of all classes."""
-    lines = ["Each cell has two or three lines:", "",
-             "1. the speed-up (PyTorch's time divided by ours), our time and PyTorch's in ms, and the name of PyTorch's "
-             "fastest mode;",
-             "2. the speed-up against the fastest formulation of the layer by any PyTorch operators (\"strongest\"), and the "
-             "ms of nn.ConvTranspose on channels_last tensors; a cell without these measurements lacks this line;",
-             "3. the physical limit of the GPU (the *floor*) divided by our time, and the relative L2 error to float64.", "",
-             "A † marks a cell that misses a target: it is slower than PyTorch by more than 1 %, its error is too large, or "
-             "it misses the speed target of a KernelBench layer. [docs/benchmark.md](docs/benchmark.md) has the targets, all "
-             "cells, variants and configs, and the reason of a miss where it is known."]
+    """The tables of the README: for each suite a few layers in its first class, with one column for each direction, then one
+    table with the geometric means of all suites and classes."""
+    lines = ["In bold: the speed-up, which is the time of PyTorch's fastest mode divided by ours. In brackets: the speed-up "
+             "against the fastest formulation of the layer by any PyTorch operators. Then our time. "
+             "[docs/benchmark.md](docs/benchmark.md) has all cells, with PyTorch's times, errors, variants and configs.", ""]
     for (suite, gpu), of_suite in _suites(cells).items():
         if gpu != cells[0].gpu:
             continue
-        groups = groups_of(of_suite)
-        first, mine = next(iter(groups.items()))
-        lines += ["", f"{SUITE_NAMES[suite]}. {origin(of_suite)}", "",
-                  f"| {headline(first)} | {' | '.join(DIRECTIONS)} |", "|---|---|---|---|"]
+        first, mine = next(iter(groups_of(of_suite).items()))
+        lines += [f"| {SUITE_NAMES[suite]}, {headline(first)} | {' | '.join(DIRECTIONS)} |", "|---|---|---|---|"]
         presets = dict.fromkeys(c.name.preset for c in mine)
         for preset in [p for p in presets if p in _IN_README] or presets:
             of_layer = {c.name.direction: c for c in mine if c.name.preset == preset}
             lines.append(f"| {PRESETS[preset].title} | {' | '.join(_short_cell(of_layer.get(d)) for d in DIRECTIONS)} |")
         lines.append("")
-        for group, there in groups.items():
-            lines += [f"{headline(group)}: {sentence}" for sentence in means(summary(there, group[2]))]
-        lines += footnotes(of_suite)
-    others = [(group, mine) for group, mine in groups_of(cells).items() if group[3] != cells[0].gpu]
-    lines += ["", *(f"{SUITE_NAMES[group[0]]} on {group[3]}, {headline(group)}: {sentence}"
-                    for group, mine in others for sentence in means(summary(mine, group[2])))] if others else []
-    return "\n".join(lines)
+    lines += ["Geometric means over all cells. *Of the floor*: the physical limit of the GPU divided by our time.", "",
+              "| suite, class | cells | speed-up | against the strongest PyTorch | of the floor | slower than PyTorch |",
+              "|---|---:|---:|---:|---:|---:|"]
+    for (suite, gpu), of_suite in _suites(cells).items():
+        lines += [_means_row(suite, gpu if gpu != cells[0].gpu else "", group, mine)
+                  for group, mine in groups_of(of_suite).items()]
+    return "\n".join([*lines, "", *(f"- {SUITE_NAMES[suite]}: {origin(mine)}"
+                                     for (suite, gpu), mine in _suites(cells).items() if gpu == cells[0].gpu)])
+
+
+def _means_row(suite: str, gpu: str, group: Group, cells: Sequence[Cell]) -> str:
+    found = summary(cells, group[2])
+    words = [", ".join(filter(None, (SUITE_NAMES[suite], headline(group), gpu))), str(found.cells), numbers.ratio(found.ratio),
+             numbers.ratio(found.strongest), numbers.share(found.of_floor), str(found.left)]
+    return f"| {' | '.join(words)} |"
 
 
 def long(cells: Sequence[Cell]) -> str:
@@ -119,19 +119,14 @@ def _held_down(cells: Sequence[Cell]) -> str:
 
 
 def _short_cell(cell: Cell | None) -> str:
+    """`**2.72×** (2.72×) 0.523 ms`: both ratios and our time."""
     if cell is None:
         return numbers.MISSING
     if cell.ms is None:
         return cell.reason
-    mark = " †" if cell.missed else ""
-    ratio = f"**{numbers.ratio(cell.ratio)}**{mark}" if cell.ratio else "emulated" if cell.emulated else numbers.MISSING
-    against = (f" / {numbers.milliseconds(cell.baseline_ms)} ({cell.baseline.name})" if cell.baseline else "")
-    _, _, strongest, unconverted = strongest_words(cell)
-    more = [f"{word} {value}" for word, value in (("strongest", strongest), ("channels_last", unconverted))
-            if value != numbers.MISSING]
-    lines = [f"{ratio} {numbers.milliseconds(cell.ms)}{against}", *([", ".join(more)] if more else []),
-             f"{numbers.share(cell.of_floor)}, {numbers.error(cell.rel_l2)}"]
-    return "<br>".join(lines)
+    ratio = f"**{numbers.ratio(cell.ratio)}**" if cell.ratio else "emulated" if cell.emulated else numbers.MISSING
+    strongest = f" ({numbers.ratio(cell.strongest_ratio)})" if cell.strongest_ratio else ""
+    return f"{ratio}{strongest} {numbers.milliseconds(cell.ms)} ms"
 
 
 def _long_row(cell: Cell) -> str:
