@@ -132,6 +132,7 @@ except SessionFull as error:
     full, read = (line.split() for line in done.stdout.splitlines()[:2])
     assert int(full[1]) > 100 and "free some space" in done.stdout
     assert read == ["READ", full[1], "0"]
+from workbench.faces.cli import main
 
 
 def test_threads_put_the_same_bytes_at_once(tmp_path: Path) -> None:
@@ -241,6 +242,21 @@ def test_every_recorded_candidate_has_the_id_of_todays_template(packed: Path) ->
     recorded = [t for t in Session.open(packed).trials() if t.candidate_id and not t.forked_from]
     changed = [t for t in recorded if render(candidate_of(t)).candidate_id != t.candidate_id]
     assert [f"{t.trial_id}: {t.name} {t.direction}" for t in changed] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("packed", sorted(SHIPPED.glob("recorded-*.zip")), ids=lambda path: path.stem)
+def test_a_layer_of_every_recorded_session_can_be_exported(packed: Path, tmp_path: Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "none"))
+    timed = [t for t in Session.open(packed).trials() if t.kind == "candidate" and t.ok and t.kernel_ms]
+    if not timed:
+        assert packed.stem == "recorded-h200-defaults", "it holds PyTorch's default settings and no candidate"
+        return
+    work, file = timed[-1].workload, tmp_path / "model_new.py"
+    assert main(["export", "--session", packed.stem, "--preset", work.preset, "--dtype", work.dtype, "--memory-format",
+                 work.memory_format, "--out", str(file)]) == 0
+    compile(file.read_text(), file.name, "exec")
 
 
 KERNEL = asdict(KernelNumbers(8, 0, 0, 0, 0, 1, 512))
