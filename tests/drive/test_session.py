@@ -28,6 +28,7 @@ from workbench.drive.sessions import files
 from workbench.drive.sessions.files import blob
 from workbench.drive.sessions.recorded import candidate_of, occupancy_of, source_of
 from workbench.drive.sessions.session import Session, SessionFull, list_sessions, unpack
+from workbench.faces.cli import main
 
 from ..shared import require
 from .conftest import WORKLOAD
@@ -132,7 +133,6 @@ except SessionFull as error:
     full, read = (line.split() for line in done.stdout.splitlines()[:2])
     assert int(full[1]) > 100 and "free some space" in done.stdout
     assert read == ["READ", full[1], "0"]
-from workbench.faces.cli import main
 
 
 def test_threads_put_the_same_bytes_at_once(tmp_path: Path) -> None:
@@ -248,7 +248,8 @@ def test_every_recorded_candidate_has_the_id_of_todays_template(packed: Path) ->
 @pytest.mark.parametrize("packed", sorted(SHIPPED.glob("recorded-*.zip")), ids=lambda path: path.stem)
 def test_a_layer_of_every_recorded_session_can_be_exported(packed: Path, tmp_path: Path,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path / "none"))
+    monkeypatch.delenv("KERNEL_WORKBENCH_SESSIONS", raising=False)
+    monkeypatch.chdir(tmp_path)
     timed = [t for t in Session.open(packed).trials() if t.kind == "candidate" and t.ok and t.kernel_ms]
     if not timed:
         assert packed.stem == "recorded-h200-defaults", "it holds PyTorch's default settings and no candidate"
