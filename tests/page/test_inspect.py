@@ -138,6 +138,18 @@ def test_trials_of_one_name_and_status_are_told_apart(tmp_path, monkeypatch) -> 
     assert box.value == "t1" and len(set(box.options)) == 3 and box.options[0].endswith(" · t2"), box.options
 
 
+def test_the_samples_stand_above_the_clocks_at_which_they_were_taken(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "own")
+    blobs = {name: session.put_blob(json.dumps(values).encode())
+             for name, values in (("samples", [1.0, 1.1, 1.2]), ("clocks", [1980, 1755, 1500]))}
+    session.append(trial("naive_gather", 1.1, blobs=blobs))
+    at = tab("inspect", inspect_session="own", trial=session.trials()[0].trial_id)
+    above, below = json.loads(at.get("plotly_chart")[0].proto.spec)["data"]
+    assert list(above["y"]) == [1.0, 1.1, 1.2] and list(below["y"]) == [1980, 1755, 1500]
+    assert below["yaxis"] == "y2" and above["x"] == below["x"]
+
+
 def reader(at: AppTest) -> dict:
     """What the source's component was given."""
     found = next(e.proto for e in at.get("bidi_component") if e.proto.component_name == "kernel_workbench_editor")
@@ -255,15 +267,35 @@ def test_the_ladder_is_read_step_by_step_with_what_each_brought(recorded) -> Non
     at = tab("inspect", inspect_session=general.stem, trial=there.trial_id, view="Ladder")
     assert at.selectbox(key="ladder step").value == "warp_per_output"
     said = unescape("\n".join(element.body for element in at.get("html")))
-    assert "Read after naive_gather" in said
-    assert re.search(r">\d[\d.]*×</td><td class=n>\d+</td><td class=n>[\d.]+ (B|KiB)<", said), "as fast, registers, shared"
-    assert "<td class=came>name      = &quot;<em>" in "\n".join(element.body for element in at.get("html"))
+    assert re.search(r"Read after naive_gather\. \d[\d.]*× as fast, \d+ registers (more|fewer)", said), said
+    steps = at.dataframe[0].value
+    row = next(row for _, row in steps.iterrows() if row[""])
+    assert row["step"].endswith(". warp_per_output") and list(steps[""]).count("▸") == 1
+    assert row["gain"].endswith("×") and row["registers"] > 0 and "ms" in row["median"] and "B" in row["workspace"]
+    assert len(steps) == len(at.selectbox(key="ladder step").options), "all steps"
     before = next(n for n, option in enumerate(at.selectbox(key="ladder step").options) if option.endswith(": warp_per_output"))
     assert before > 0
     for _ in range(before):
         at.button(key="ladder Back").click().run()
     assert at.selectbox(key="ladder step").value == "naive_gather" and at.button(key="ladder Back").disabled
     assert "name      = \"naive_gather\"" in at.code[0].value, "the first step has nothing before it"
+    at.session_state["ladder list naive_gather"] = {"selection": {"rows": [], "columns": [], "cells": [(before, "median")]}}
+    assert at.run().selectbox(key="ladder step").value == "warp_per_output", "a click on a row of the list"
+
+
+def test_the_ladder_compares_times_of_one_precision_class(recorded) -> None:
+    there = next(t for t in Session(recorded).trials() if t.precision == "tf32" and t.direction == "forward" and t.ok
+                 and t.name == "implicit_gemm_mma" and t.workload.preset == "kb57/full")
+    at = tab("inspect", inspect_session=recorded.stem, trial=there.trial_id, view="Ladder")
+    medians = {}
+    for name, inside in (("tf32", {"tf32"}), ("float32", {"ieee", "tf32x3"})):
+        box = at.segmented_control(key="ladder class")
+        assert set(box.options) == {"tf32", "float32"} and (medians or box.value == "tf32"), "at first the trial's own"
+        box.set_value(name).run()
+        steps = at.dataframe[0].value.dropna(subset=["median"])
+        assert len(steps) > 1 and set(steps["precision"]) <= inside
+        medians[name] = list(steps["median"])
+    assert medians["tf32"] != medians["float32"]
 
 
 def test_a_profile_is_shown_with_what_each_metric_means_beside_another_trials(tmp_path, monkeypatch) -> None:

@@ -19,7 +19,7 @@ from ..core.verdict import SAME, UNSURE, Verdict
 from ..core.wrong_values import WrongValues, case_rows, sentence
 from ..drive.reporting import report
 from ..drive.running.request import Run
-from ..drive.sessions.files import samples_of
+from ..drive.sessions.files import clocks_of, samples_of
 from ..drive.sessions.recorded import wrong_values_of
 from ..drive.sessions.session import Session
 
@@ -174,7 +174,7 @@ def _show_trial(trial: Trial) -> None:
     display(HTML(trial_html(trial)))
     if trial.ok and trial.kernel_ms and (values := samples_of(trial.kernel_ms)):
         floor = None if report.is_emulated(trial) else report.floor_ms(trial)
-        display(plots.samples(values, median_ms=trial.kernel_ms.median_ms, floor_ms=floor))
+        display(plots.samples(values, median_ms=trial.kernel_ms.median_ms, floor_ms=floor, clocks_mhz=clocks_of(trial)))
     if (found := wrong_values_of(trial)) is not None:
         _show_wrong(found, trial.workload)
 

@@ -134,24 +134,35 @@ def module_bars(trials: Iterable[Trial], *, mode: str = "light") -> go.Figure | 
     return _draw(panels, rows, mode)
 
 
-def samples(values_ms: Sequence[float], *, median_ms: float, floor_ms: float | None = None, mode: str = "light"
-            ) -> go.Figure:
-    """Timing samples in the order taken, from 0, with the median and the floor as lines."""
+def samples(values_ms: Sequence[float], *, median_ms: float, floor_ms: float | None = None, clocks_mhz: Sequence[float] = (),
+            mode: str = "light") -> go.Figure:
+    """Timing samples in the order taken, from 0, with the median and the floor as lines. Below them the GPU's clock at each
+    sample, if `clocks_mhz` is given."""
     colours = _palette(mode)
-    figure = go.Figure(go.Scatter(
-        x=list(range(1, len(values_ms) + 1)), y=list(values_ms), mode="markers",
-        marker={"size": 6, "color": colours["best"]}, hovertemplate="sample %{x}: %{y:.4g} ms<extra></extra>"))
+    rows = 2 if clocks_mhz else 1
+    figure = make_subplots(rows, 1, shared_xaxes=True, vertical_spacing=0.08, row_heights=[0.7, 0.3][:rows])
+    places = list(range(1, len(values_ms) + 1))
+    figure.add_trace(go.Scatter(
+        x=places, y=list(values_ms), mode="markers", marker={"size": 6, "color": colours["best"]},
+        hovertemplate="sample %{x}: %{y:.4g} ms<extra></extra>"), row=1, col=1)
+    if clocks_mhz:
+        figure.add_trace(go.Scatter(
+            x=places, y=list(clocks_mhz), mode="lines", line={"color": colours["best"], "width": 1.5, "shape": "hv"},
+            hovertemplate="sample %{x}: SM clock %{y} MHz<extra></extra>"), row=2, col=1)
     for value, word, dash, width in ((median_ms, "median", "solid", 1), (floor_ms, "floor", "dot", 1.5)):
         if value:
-            figure.add_hline(y=value, line={"color": colours["ink"], "width": width, "dash": dash})
+            figure.add_hline(y=value, line={"color": colours["ink"], "width": width, "dash": dash}, row=1, col=1)
             figure.add_annotation(x=1, xref="paper", y=value, text=f"{word} {time_label(value)}",
                                   showarrow=False, xanchor="right", yanchor="bottom",
                                   font={"size": 11, "color": colours["ink"]})
-    style(figure, height=190, mode=mode, top=10)
-    figure.update_xaxes(title_text="number of the sample, in the order taken")
+    style(figure, height=190 if rows == 1 else 270, mode=mode, top=10)
+    figure.update_xaxes(title_text="number of the sample, in the order taken", row=rows, col=1)
     top = 1.15 * max([*values_ms, floor_ms or 0])
     unit, ticks = time_axis(top)
-    figure.update_yaxes(title_text=unit, range=[0, top], **(ticks or {"nticks": 5}))
+    figure.update_yaxes(title_text=unit, range=[0, top], **(ticks or {"nticks": 5}), row=1, col=1)
+    if clocks_mhz:
+        ends = [0.95 * min(clocks_mhz), 1.02 * max(clocks_mhz)]
+        figure.update_yaxes(title_text="clock, MHz", range=ends, nticks=4, row=2, col=1)
     return figure
 
 

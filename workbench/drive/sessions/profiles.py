@@ -94,6 +94,22 @@ def kept(trial: Trial, session: Session) -> Profile | None:
     return None
 
 
+def traffic_of(session: Session) -> dict[str, float]:
+    """Trial -> the bytes that its kernels read from and wrote to the GPU's memory, for the trials with a profile."""
+    found: dict[str, float] = {}
+    for event in session.events():
+        if event.get("event") != EVENT:
+            continue
+        try:
+            counted = read(Profile, json.loads(session.blob(str(event.get("blob")))))
+        except (BadRequest, Misfit, ValueError):
+            continue
+        moved = [k.values.get(key) for k in counted.kernels for key in ("dram_read", "dram_written")]
+        if moved and None not in moved:
+            found[str(event.get("trial"))] = sum(value for value in moved if value is not None)
+    return found
+
+
 def place_of(trial: Trial) -> tuple[str, str]:
     """(the device of this machine on which the trial can be profiled, ""), or ("", why there is none). Raises `BadRequest` for
     a trial that is not a candidate."""

@@ -16,6 +16,7 @@ from ...core.presets import called
 from ...core.trial import Errors, Status, Trial
 from ...drive.reporting import plots, report
 from ...drive.reporting.main_kernel import arch_of, main_kernel
+from ...drive.sessions.files import clocks_of
 from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, resolved_of, sm_of, source_of
 from ...drive.sessions.session import Session
 from . import address, machine_code_view, pages, profile_view, source_view, state, theme, wrong_view
@@ -30,7 +31,7 @@ _VIEWS = ("Source", _EDIT, _DIFF, _LADDER, _ASM, _PROFILE, "Build log")
 _NOT_BUILT = (Status.SKIPPED, Status.CANCELLED, Status.RENDER_FAILED, Status.NO_COMPILER, Status.BUILD_FAILED,
               Status.BUILD_TIMEOUT)
 KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "inspect_view", "part ", "asm ", "profile ", "diff ",
-        "inspect_edit", "ladder step")  # of the widgets here
+        "inspect_edit", "ladder ")  # of the widgets here
 
 
 def draw() -> None:
@@ -248,7 +249,7 @@ def _view_of_two(view: str, trial: Trial, session: Session, everything: list[Tri
     elif view == _DIFF:
         source_view.diff(trial, session, session.name)
     else:
-        source_view.ladder(trial, everything)
+        source_view.ladder(trial, session, everything)
 
 
 def _source(source: str, trial: Trial) -> None:
@@ -346,7 +347,8 @@ def _samples(trial: Trial, session: Session) -> None:
         return
     values = json.loads(session.blob(blob))
     limit = None if emulated else report.floor_ms(trial)
-    theme.chart(plots.samples(values, median_ms=timing.median_ms, floor_ms=limit, mode=theme.mode()), key="samples",
+    theme.chart(plots.samples(values, median_ms=timing.median_ms, floor_ms=limit, clocks_mhz=clocks_of(trial),
+                              mode=theme.mode()), key="samples",
                 alt=f"{len(values)} timing samples, median {numbers.time(timing.median_ms)}")
 
 
