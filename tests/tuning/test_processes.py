@@ -243,6 +243,38 @@ def test_a_claim_is_of_its_workload_and_device(tmp_path: Path) -> None:
         assert [one.of_others() for one in others] == [set(), set(), {"x"}]
 
 
+def test_nothing_is_built_while_another_process_of_the_session_is_in_its_finals(runner: Runner, tmp_path: Path) -> None:
+    session, results, seen = Session.create(tmp_path, "s"), list[TuneResult](), list[bool]()
+    request = TuneRequest(WORK, ("forward",), device="cpu", baselines=False, variants=("naive_gather",), trials=1)
+
+    def on_line(line: str) -> None:
+        if line.endswith("the best are timed again, alternately"):
+            pause = Thread(target=lambda: builds(other))
+            pause.start()
+            pause.join(0.3)
+            seen.append(pause.is_alive())
+
+    def builds(claims: Claims) -> None:
+        with claims.building():
+            pass
+
+    with Claims(session) as other:
+        with other.finals():
+            tuning = Thread(target=lambda: results.append(tune(request, session, runner, on_line=on_line)))
+            tuning.start()
+            until(lambda: begun(session))
+            time.sleep(0.7)
+            assert not any(e["event"] == "phase" for e in session.events()), "the builders wait"
+        tuning.join()
+        assert results[0].state == "done" and results[0].trials == 1 and seen == [True], "its own finals are seen by others"
+        with Claims(session) as third, ExitStack() as build:
+            build.enter_context(third.building())
+            Timer(0.4, build.close).start()
+            since = time.monotonic()
+            with other.finals():
+                assert time.monotonic() - since > 0.3, "a build that had begun came to its end first"
+
+
 def test_after_the_first_gpu_is_lost_the_last_step_is_on_another(tmp_path: Path) -> None:
     class Dead:
         def judge_order(self, place: str, *more: object) -> JudgeOrder:

@@ -266,15 +266,19 @@ class Execution:
         pool, queue, stop = self.workers.pool, SimpleQueue[_Ready](), threading.Event()
         at_once = 1 if self.run.known_device.kind == "cuda" else 2
 
+        def over() -> bool:
+            return self.run.cancelled.is_set() or stop.is_set() or self.feed.over
+
         def work() -> None:
-            while not (self.run.cancelled.is_set() or stop.is_set() or self.feed.over):
+            while not over():
                 rows = self._more(at_once) if queue.qsize() < pool.size else ()
                 if rows is None:
                     return
                 prepared = self._prepared(rows)
                 if prepared:
-                    for item in self._built_unit(prepared, stop):
-                        queue.put(item)
+                    with self.feed.building(over):
+                        for item in self._built_unit(prepared, stop):
+                            queue.put(item)
                 elif not rows:
                     time.sleep(_POLL_S)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -130,6 +131,9 @@ class Feed(Protocol):
     def more(self, count: int) -> Sequence[Row] | None:
         """The next rows, about `count`; () when there are none just now, None when none will come."""
 
+    def building(self, ended: Callable[[], bool]) -> AbstractContextManager[None]:
+        """Held around each build that is made while others are judged. It may wait, until the run has `ended`."""
+
     def to_beat(self, row: Row) -> float | None:
         """The time in ms to compare with: timing may end early for a candidate that is clearly slower."""
 
@@ -148,6 +152,9 @@ class Listed:
     def more(self, count: int) -> Sequence[Row] | None:
         rows, self._rows = self._rows, None
         return rows
+
+    def building(self, ended: Callable[[], bool]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def to_beat(self, row: Row) -> float | None:
         return None

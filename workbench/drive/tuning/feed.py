@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,9 @@ class TuneFeed:
                     if not self._propose(max(count, _BATCH), others):
                         return () if self._awaited(others) else None
             return [self._next.popleft() for _ in range(min(count, len(self._next)))]
+
+    def building(self, ended: Callable[[], bool]) -> AbstractContextManager[None]:
+        return self.claims.building(ended)
 
     def to_beat(self, row: Row) -> float | None:
         best = self.searches[row.direction].best

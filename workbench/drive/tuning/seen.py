@@ -7,7 +7,8 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from ..sessions.session import Session
 
 BEGUN = "tune_begun"       # event with the candidates that a process is going to judge
 _LOCK = ".tune.lock"
+# Held, shared, by each process in its finals and around each build. So nothing is built while one of them is in its finals.
+_FINALS, _BUILDS = ".tune.finals.lock", ".tune.builds.lock"
+_WAIT_S = 60.0             # the longest time that finals wait for the builds of other processes
+_POLL_S = 0.1
 # Other names in an event are ignored, because a session may come from an untrusted source.
 _WHO = re.compile(r"\.tune-\d+-[0-9a-f]+\.lock")
 
@@ -99,6 +104,26 @@ class Claims:
         alive = {who for who in set(self._begun.values()) - {self.name} if _held(self.session.path / who)}
         return {key for key, who in self._begun.items() if who in alive}
 
+    @contextmanager
+    def finals(self, ended: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Held during the finals. Other processes of the session begin no build meanwhile. It first waits for the builds that
+        they have begun, at most a minute, and no longer if the run has `ended`."""
+        with _shared(self.session.path / _FINALS):
+            since = time.monotonic()
+            while _busy(self.session.path / _BUILDS) and not ended() and time.monotonic() - since < _WAIT_S:
+                time.sleep(_POLL_S)
+            yield
+
+    @contextmanager
+    def building(self, ended: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Held around a build. It waits while a process of the session is in its finals, unless the run has `ended`."""
+        while True:
+            with _shared(self.session.path / _BUILDS):   # taken before the look at the finals, which look for it
+                if not _busy(self.session.path / _FINALS) or ended():
+                    yield
+                    return
+            time.sleep(_POLL_S)
+
     def claim(self, keys: list[str]) -> None:
         self.session.event(BEGUN, by=self.name, keys=keys, **self.of)
 
@@ -107,6 +132,29 @@ def _locked(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     fcntl.flock(fd, fcntl.LOCK_EX)
     return fd
+
+
+@contextmanager
+def _shared(path: Path) -> Iterator[None]:
+    """Holds a lock together with others."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _busy(path: Path) -> bool:
+    """Whether somebody holds that lock."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def tuned_now(session: Path) -> bool:

@@ -123,8 +123,14 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
 
         def last(execution: Execution) -> None:
             early.append(feed.finish.is_set())
+            if with_finals:
+                execution.run.message = "the finals; they wait for the builds of other processes in this session"
+                with claims.finals(execution.run.cancelled.is_set):
+                    all_finals(execution)
+
+        def all_finals(execution: Execution) -> None:
             feed.read()
-            for direction, search in feed.searches.items() if with_finals else ():
+            for direction, search in feed.searches.items():
                 if final := _known_final(session, search, device):
                     found[direction] = final
                     continue
