@@ -20,8 +20,9 @@ _FUNCTION_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(", re.M)
 
 
 def without_branches(text: str, known: Mapping[str, bool]) -> str:
-    """The text without the `#if` branches that are never taken. `known`: macro -> whether it is defined; any other macro may be
-    defined or not. From a condition that is partly known, the known part is removed."""
+    """The text without the `#if` branches that are never taken. `known`: macro -> whether it is defined; comparison, such as
+    `__CUDA_ARCH__ >= 800` -> whether it is true. Anything else may be either. From a condition that is partly known, the known
+    part is removed."""
     kept: list[str] = []
     levels: list[_Level] = []
     at = 0
@@ -193,7 +194,7 @@ def _decided(condition: str, known: Mapping[str, bool]) -> bool | str:
             return found
         if asked := re.fullmatch(r"defined\s*\(?\s*(\w+)\s*\)?", part):
             return known.get(asked[1], f"defined({asked[1]})")
-        return str(part)
+        return known.get(" ".join(str(part).split()), str(part))
 
     return either()
 

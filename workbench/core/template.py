@@ -27,6 +27,7 @@ _ONLY_HERE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*\n\n?|^// \S+/READ
                         r"| README\.md has the words\.$|(?<=\S)[ \t]+(?= \\\n)", re.M)
 _TUNE_USE = re.compile(r"\bTune::([A-Za-z_]\w*)")
 _LAYER_USE = re.compile(r"\b(?:Layer::|layer\.)([a-z]\w*)")
+_ONE_ARCH = 90       # kernels of this generation are compiled only for sm_90a
 _MACRO = {FORWARD: "KW_EXPORT_FORWARD", GRAD_INPUT: "KW_EXPORT_GRAD_INPUT", GRAD_WEIGHT: "KW_EXPORT_GRAD_WEIGHT",
           BACKWARD: "KW_EXPORT_BACKWARD"}
 _SCALAR = {"float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16"}
@@ -126,17 +127,19 @@ def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]],
     file that is not a shipped template stays whole. Raises `RenderError` if two files have the same name."""
     files: dict[str, str] = {}
     directions: dict[str, set[str]] = {}
+    least_sm: dict[str, int] = {}       # of the kernels that a file is for
     own: set[str] = set()
     for candidate, rendered in kernels:
         root = candidate.variant.path.parent.parent
         directions.setdefault(place(candidate.variant), set()).add(candidate.direction)
         for name, text in files_of(candidate, rendered):
+            least_sm[name] = min(least_sm.get(name, candidate.variant.min_sm), candidate.variant.min_sm)
             if files.setdefault(name, text) != text:
                 raise RenderError(f"Two different files are both called {name}; export the candidates one by one.")
             if root != TEMPLATES and (root / name).is_file():
                 own.add(name)
-    texts = {name: text if name in own else without_branches(text, _known(directions.get(name, ())))
-             for name, text in files.items()}
+    texts = {name: text if name in own else without_branches(
+        text, _known(directions.get(name, ())) | _known_of_gpu(least_sm[name])) for name, text in files.items()}
     answers: dict[str, list[dict[int, bool]]] = {}
     for candidate, rendered in kernels:
         used = {name: texts[name] for name, _ in files_of(candidate, rendered)}
@@ -176,8 +179,9 @@ def restored(source: str) -> str:
         take(name)
     resolved = {name: without_branches(text, _known({direction})) for name, text in full.items()}
     tune = {name: int(value) for name, value in _TUNABLE.findall(last.partition("struct Tune {")[2])}
-    answers = settled(resolved, last, tune)
-    least = {name: without_statements(text, answers[name]) for name, text in resolved.items()}
+    on_newest = {name: without_branches(text, _known_of_gpu(_ONE_ARCH)) for name, text in resolved.items()}
+    answers = settled(on_newest, last, tune)
+    least = {name: without_statements(text, answers[name]) for name, text in on_newest.items()}
     own = {name: _joined(text) for name, text in reduced(least, words(last)).items()}
     same = {name: keeps(parts.get(name, ""), own.get(name, ""), _joined(resolved[name])) for name in full}
     return "\n".join([*(_placed(name, _joined(text) if same[name] else parts.get(name, "")) for name, text in full.items()),
@@ -233,6 +237,13 @@ def _known(directions: Iterable[str]) -> dict[str, bool]:
     template for two directions is used in only one of them."""
     asked = {FORWARD, GRAD_INPUT} & set(directions)
     return {"__CUDACPU__": False, **({"KW_FORWARD": FORWARD in asked} if len(asked) == 1 else {})}
+
+
+def _known_of_gpu(min_sm: int) -> dict[str, bool]:
+    """What kernels from that generation on know of the architecture that they are compiled for. The compiler also reads the
+    text for the host, where `__CUDA_ARCH__` is not defined, but it makes no code of device functions there."""
+    known = {f"__CUDA_ARCH__ {sign} {10 * sm}": sign == ">=" for sm in range(80, min_sm + 1) for sign in (">=", "<")}
+    return known | ({"__CUDA_ARCH_FEAT_SM90_ALL": True} if min_sm == _ONE_ARCH else {})
 
 
 def _common(answers: Sequence[dict[int, bool]]) -> dict[int, bool]:
