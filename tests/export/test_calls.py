@@ -153,7 +153,18 @@ def test_what_the_kernels_do_not_take_is_pytorchs(exported):
             theirs(wrong)
         with pytest.raises(RuntimeError) as ours_error:
             ours(wrong)
-        assert type(ours_error.value) is type(error.value)
+        assert (type(ours_error.value), str(ours_error.value)) == (type(error.value), str(error.value))
+    ours, theirs = pair(exported, 3, 4, 3, 2, padding=50)  # the output size would be negative
+    errors = []
+    for module in (theirs, ours):
+        with pytest.raises(RuntimeError) as error:
+            module(x)
+        errors.append(str(error.value))
+    assert errors[0] == errors[1]
+    ours, theirs = pair(exported, 3, 4, 3, 2)
+    assert ours(x.to("meta")).device == theirs(x.to("meta")).device     # the CPU's weight and another device's input
+    assert ours.to("meta")(x).shape == theirs.to("meta")(x).shape
+    ours, theirs = pair(exported, 3, 4, 3, 2)
     with torch.autocast("cpu", torch.bfloat16):             # no kernel of the file computes bfloat16
         assert torch.equal(ours(x), theirs(x)) and ours(x).dtype == torch.bfloat16
     assert launched == []
@@ -259,8 +270,13 @@ def test_a_gpu_without_the_shared_memory_or_the_instructions_is_not_asked(folder
         kernel.shared_bytes, kernel.min_sm = (limit + 1, 80) if name == "forward" else (limit, 100)
     subject.namespace["_plans"].clear()
     x.requires_grad_()
-    one, two = ours(x), theirs(x)
-    one.sum().backward()
+    with pytest.warns(RuntimeWarning) as warned:
+        one, two = ours(x), theirs(x)
+        one.sum().backward()
+        ours(x[0]), ours(torch.randn(1, 3, 5))
+    assert [str(w.message) for w in warned] == [
+        f"PyTorch computes forward, grad_input, grad_weight on cpu. {kernels['forward'].name} was made for this layer, but it "
+        f"needs {limit + 1} bytes of shared memory, this GPU has {limit}."]
     assert torch.equal(one, two) and type(one.grad_fn) is type(two.grad_fn) and launched == ["forward"]
     assert not any(kernel.refused for kernel in kernels.values())
 
@@ -268,6 +284,7 @@ def test_a_gpu_without_the_shared_memory_or_the_instructions_is_not_asked(folder
 @pytest.mark.parametrize(("capability", "kilobytes", "served"), [
     (75, 64, set()), (80, 163, {"forward", "grad_input"}), (86, 99, {"forward"}), (89, 99, {"forward"}),
     (90, 227, {"forward", "grad_input", "grad_weight"}), (100, 227, {"forward", "grad_input"}), (120, 99, {"forward"})])
+@pytest.mark.filterwarnings("ignore:PyTorch computes")
 def test_on_any_gpu_the_kernels_that_fit_run_and_nothing_is_raised(folder, capability, kilobytes, served):
     """forward needs sm_80, grad_input 160 KB of shared memory, grad_weight sm_90a."""
     subject = constant(folder)

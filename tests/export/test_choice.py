@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -57,9 +58,13 @@ def made(variant: str, ms: float | None, *, direction: str = "forward", device: 
 
 
 def test_the_fastest_on_a_gpu_whatever_the_emulator_says():
-    recipe, notes = recipe_from_trials([made("naive_gather", 0.1), made("shared_weight_tiling", 2.0, device=H200),
-                                        made("warp_per_output", 3.0, device=H200)])
+    trials = [made("naive_gather", 0.1), made("shared_weight_tiling", 2.0, device=H200),
+              made("warp_per_output", 3.0, device=H200)]
+    recipe, notes = recipe_from_trials(trials)
     assert recipe.forward.variant.name == "shared_weight_tiling" and notes == []
+    # It is proven only on a GPU on which PyTorch was measured, too, and was not faster.
+    assert recipe.proven == {"forward": 0}
+    assert recipe_from_trials([*trials, *pytorch("kb74", "forward", 9.0, 9.0)])[0].proven == {"forward": 90}
 
 
 def test_what_is_slower_than_pytorch_is_left_to_pytorch():
@@ -83,8 +88,9 @@ def test_without_a_time_of_a_gpu_nothing_is_the_fastest(ms: float | None):
 
 
 def test_the_only_right_one_is_taken_and_said():
-    notes = recipe_from_trials([made("naive_gather", 0.1)])[1]
+    recipe, notes = recipe_from_trials([made("naive_gather", 0.1)])
     assert notes == ["forward: naive_gather is taken because no other candidate was right. It has no GPU time."]
+    assert recipe.proven == {"forward": 0}
 
 
 def test_the_best_known_one_is_taken_and_said():
@@ -92,6 +98,7 @@ def test_the_best_known_one_is_taken_and_said():
     best = made(entry.variant, 99.0, precision=entry.precision, config=entry.config)
     recipe, notes = recipe_from_trials([made("naive_gather", 0.1), best])
     assert recipe.forward.variant.name == entry.variant and recipe.forward.config == best.config
+    assert recipe.proven == {"forward": entry.proven} == {"forward": 90}
     assert notes == [f"forward: {entry.variant} is taken because it is the best known for sm_90. The session has no GPU times."]
 
 
@@ -320,9 +327,16 @@ def test_its_own_layer_is_pytorchs_where_nobody_measured_the_kernel(folder: Path
     """`proven` is empty where somebody chose the kernel."""
     subject = loaded(folder, replace(gemm(), proven=proven))
     subject.namespace["_gpu"] = lambda device: (capability, 227 * 1024)
-    ours, theirs, said = call(subject, PLAIN)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        ours, theirs, said = call(subject, PLAIN)
+        call(subject, NEAR)                                  # another layer: nobody expects its kernel
     assert torch.equal(ours, theirs) != taken
     assert ("made for this layer" if taken else "prepare(x, measure=True) measures it here") in said["forward"]
+    name = subject.namespace["_KERNELS"][0].name
+    assert [str(w.message) for w in warned] == ([] if taken else [
+        f"PyTorch computes forward on cpu. {name} was made for this layer, but nobody measured it on such a GPU; "
+        "prepare(x, measure=True) measures it here."])
     if not taken:
         subject.namespace["_ANY_LAYER"] = True
         assert not torch.equal(call(subject, PLAIN)[0], theirs)
@@ -333,7 +347,8 @@ def test_a_best_recipe_says_where_its_kernels_were_measured() -> None:
     recipe, used = best_recipe(workload, "sm_90")
     assert recipe.proven == {"forward": 90, "grad_input": 90, "grad_weight": 90} == {e.direction: 90 for e in used}
     assert set(best_recipe(workload, "sm_86")[0].proven.values()) == {0}
-    assert other_dtypes(workload, "sm_90") == []      # nobody measured them
+    half, = other_dtypes(workload, "sm_90")
+    assert (half.workload.dtype, set(half.proven.values())) == ("bfloat16", {90})
     assert Recipe.from_json(recipe.to_json()) == recipe
 
 
@@ -348,9 +363,13 @@ def test_the_naive_kernel_is_never_taken_for_another_layer(folder: Path) -> None
 def test_the_evidence_of_a_file_is_that_of_the_recorded_benches(tmp_path: Path) -> None:
     """It names what speaks against the kernel too: cells in which another variant was faster."""
     out = tmp_path / "m.py"
-    assert main(["export", "--preset", "kb74", "--best", "--arch", "sm_90", "--out", str(out)]) == 0
-    names: dict = {"__name__": "exported"}
-    exec(out.read_text(), names)
+    for words, dtypes in ((("--all-dtypes",), {torch.float32, torch.bfloat16}), (("--dtype", "bfloat16"), {torch.bfloat16}),
+                          ((), {torch.float32})):             # by default KernelBench's files have only the asked dtype
+        assert main(["export", "--preset", "kb74", "--best", *words, "--arch", "sm_90", "--out", str(out)]) == 0
+        names: dict = {"__name__": "exported"}
+        exec(out.read_text(), names)
+        assert {k.dtype for k in names["_KERNELS"]} == dtypes and {k.proven for k in names["_KERNELS"]} == {90}
+        assert ("--all-dtypes" in names["__doc__"]) == ("--all-dtypes" in words)
     assert names["_KNOWN_ON"] == 90 and names["_KNOWN"]
     command = names["__doc__"].partition("Written by: python -m workbench ")[2].partition("\n\n")[0]
     again = tmp_path / "again.py"
@@ -414,8 +433,9 @@ def measured(names: dict, patch: pytest.MonkeyPatch) -> list[dict[str, float]]:
 
 
 def test_prepare_really_measures(folder: Path, folder_of_builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = loaded(folder, gemm())
+    subject = loaded(folder, replace(gemm(), proven={"forward": 0}))
     taken, launched = measured(subject.namespace, monkeypatch), counted(subject)
+    warnings.simplefilter("error")                           # who measures needs no warning that nobody has
     theirs = nn.ConvTranspose1d(8, 8, 3, 2)
     said = subject.namespace["prepare"](torch.randn(PLAIN.input_shape), *subject.namespace["_arguments"](theirs), measure=True)
     times = taken[0]                                         # of the forward pass; the others have no kernel

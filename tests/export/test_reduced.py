@@ -23,7 +23,7 @@ from workbench.core.reduced_text import keeps, reduced, settled, without_branche
 from workbench.core.template import reduced_files, render, restored
 from workbench.core.toolchain import nvcc_problem
 from workbench.core.variants import TEMPLATES
-from workbench.drive.exporting.best_recipe import best_recipe, header_notes, other_dtypes
+from workbench.drive.exporting.best_recipe import best_recipe, header_notes
 from workbench.drive.exporting.export import export_text, literal
 from workbench.drive.exporting.recipe import Recipe
 from workbench.measure.build.resources import TORCH_NVCC_FLAGS
@@ -38,8 +38,7 @@ def file_of(name: str) -> tuple[str, dict[str, Candidate], dict[str, object]]:
     """The best file of a layer of KernelBench, as `export --suite` writes it; what was chosen; and its kernels."""
     workload = preset(name).workload()
     recipe, used = best_recipe(workload, ARCH)
-    text = export_text([recipe, *other_dtypes(workload, ARCH)], constructor=KERNELBENCH[name], arch=ARCH,
-                       notes=header_notes(used, workload, ARCH, ""))
+    text = export_text(recipe, constructor=KERNELBENCH[name], arch=ARCH, notes=header_notes(used, workload, ARCH, ""))
     return text, recipe.chosen, kernels_of(text)
 
 

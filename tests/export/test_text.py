@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.bench.made import CPU, H200, pytorch, recorded
 from workbench.core.candidate import Candidate, layer_fields
 from workbench.core.errors import BadRequest
 from workbench.core.identity import candidate_id
@@ -21,8 +23,10 @@ from workbench.core.template import render, restored
 from workbench.core.variants import TEMPLATES, discover, find
 from workbench.drive.checking.check import workload_reference
 from workbench.drive.exporting.export import Recipe, constructor_arguments, export_text
+from workbench.faces import cli
 
 from .recipes import SMALL, THREE_D, TWO_D, candidate, naive
+from .test_choice import made
 
 FREE = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
         "dilation")
@@ -173,3 +177,35 @@ def test_constructor_arguments_are_positional():
     assert dict(zip(FREE, constructor_arguments(TWO_D.layer), strict=True)) == {
         "in_channels": 6, "out_channels": 4, "kernel_size": [3, 2], "stride": [2, 3], "padding": [1, 0],
         "output_padding": [1, 2], "groups": 2, "bias": True, "dilation": [1, 2]}
+
+
+def test_a_file_from_a_session_says_what_was_measured_and_what_was_not(tmp_path, monkeypatch, capsys):
+    """Its header has trials, times, errors, the GPU and the command. It knows on which GPU it may run its kernels."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    measured = [*pytorch("kb74", "forward", 3.0, 4.0), made("shared_weight_tiling", 2.0, device=H200),
+                made("shared_weight_tiling", 5.0, direction="grad_input", device=H200)]
+    emulated = replace(made("naive_gather", 0.1), device=replace(CPU, name='a \"\"\" CPU \\N'))
+    recorded(tmp_path, measured, name="measured", layers=("kb74",))
+    recorded(tmp_path, [emulated], name="emulated", layers=("kb74",))
+
+    def exported(*words: str) -> tuple[str, dict]:
+        assert cli.main(["export", *words, "--out", str(tmp_path / "m.py")]) == 0
+        text, names = (tmp_path / "m.py").read_text(), {"__name__": "exported"}
+        exec(text, names)
+        command = " ".join(names["__doc__"].split()).partition("Written by: python -m workbench ")[2].partition(" PyTorch")[0]
+        assert cli.main([*shlex.split(command), "--out", str(tmp_path / "again.py")]) == 0
+        assert (tmp_path / "again.py").read_text() == text
+        return " ".join(names["__doc__"].split()), {k.direction: k.proven for k in names["_KERNELS"]} | {
+            "evidence": names["_KNOWN_ON"]}
+
+    said, proven = exported("--session", "measured")
+    assert proven == {"forward": 90, "grad_input": 0, "evidence": 90}
+    assert f"forward: trial {measured[2].trial_id}. forward: 2.00 ms, PyTorch 4.00 ms (eager, TF32 off), relative error" in said
+    assert "measured on NVIDIA H200 with batch 32 and input size 131072." in said and "grad_input: 5.00 ms, relative" in said
+    said, proven = exported("--session", "emulated")
+    assert proven["forward"] == 0 and 'Judged on a \"\"\" CPU \\N, relative error' in said and "without a time of a GPU" in said
+    # What a person named is used as they wish.
+    assert exported("--session", "emulated", "--trial", emulated.trial_id)[1]["forward"] is None
+    assert exported("--preset", "kb74", "--forward", "naive_gather", "--class-name", "Mine")[1]["forward"] is None
+    assert cli.main(["export", "--session", "measured", "--all-dtypes"]) == 2
+    assert "--all-dtypes needs --best" in capsys.readouterr().err

@@ -177,7 +177,7 @@ def made_of(text: str) -> tuple[dict[str, Any], Any, nn.Module, torch.Tensor]:
     return namespace, ours, theirs, torch.randn((2, 32, 4096), device=DEVICE, requires_grad=True)
 
 
-def test_what_does_not_fit_the_gpu_is_not_even_built(recwarn: pytest.WarningsRecorder) -> None:
+def test_what_does_not_fit_the_gpu_is_not_even_built_and_one_warning_says_so(recwarn: pytest.WarningsRecorder) -> None:
     limit = loaded(fused_text())["_gpu"](DEVICE)[1]
     assert 96 * 1024 < limit < 1024 * 1024
     text, count = re.subn(r"shared_bytes=[1-9]\d+", f"shared_bytes={limit + 1}", fused_text())
@@ -186,7 +186,23 @@ def test_what_does_not_fit_the_gpu_is_not_even_built(recwarn: pytest.WarningsRec
     for mine, their in zip(gradients(ours, x), gradients(theirs, x), strict=True):
         close(mine, their, 1e-3)
     kernel = namespace["_KERNELS"][0]
-    assert not kernel.launchers and not kernel.refused and not recwarn.list
+    assert not kernel.launchers and not kernel.refused
+    said, = (str(w.message) for w in recwarn.list)
+    assert said.endswith(f"was made for this layer, but it needs {limit + 1} bytes of shared memory, this GPU has {limit}.")
+    other, theirs = pair(namespace, 1, in_channels=8, out_channels=16, kernel_size=3)
+    close(other(x[:, :8]), theirs(x[:, :8]), 1e-3)           # a layer that the file was not made for
+    assert len(recwarn.list) == 1
+
+
+def test_tensors_on_two_devices_raise_pytorchs_error() -> None:
+    _, ours, theirs, x = made_of(fused_text())
+    for input, home in ((x.detach().cpu(), DEVICE), (x.detach(), "cpu")):
+        errors = []
+        for module in (ours.to(home), theirs.to(home)):
+            with pytest.raises(RuntimeError) as error:
+                module(input)
+            errors.append(str(error.value))
+        assert errors[0] == errors[1]
 
 
 def test_a_launch_that_needs_more_shared_memory_falls_back_with_one_warning() -> None:

@@ -380,6 +380,8 @@ def test_a_template_that_does_not_compile_is_in_no_file_for_which_it_was_not_cho
     assert boxes == {"forward": ["naive_gather", "PyTorch"], "grad_input": ["PyTorch"], "grad_weight": ["PyTorch"]}
     text = at.code[0].value
     assert '"forward/naive_gather", "candidate ' in text and text.count("    _Kernel(") == 1
+    # It was timed on a GPU, but PyTorch was not: the header has the time and the command, and no GPU may run it unmeasured.
+    assert "measured on NVIDIA H200" in text and "--session own --preset kb74" in text and "proven=0" in text
     assert "aaa_broken" not in text and "this does not compile" not in text
     assert "model_new_kb74.py is not verified yet" in said(at) and at.get("download_button")[0].proto.disabled
     at.text_input(key="export_class").set_value("2nd")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import json
+import re
 import shutil
 import threading
 import time
@@ -98,6 +99,20 @@ def test_the_command_line_writes_the_file_the_figure_and_json(tmp_path, monkeypa
     assert list(told.values()) == ["patched for bfloat16"] * 2 + ["left: this file has no kernels for this layer"]
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert model(**models.decoder_inputs())["pred_masks"].dtype == torch.bfloat16
+    namespace: dict = {"__name__": "kernels"}
+    exec(written, namespace)
+    builds: list[object] = []
+    # On a GPU, where nobody measured the general kernels, PyTorch computes the layers, and one warning says so.
+    namespace.update(_DEVICE_TYPE="cpu", _gpu=lambda device: (90, 227 * 1024), _build=lambda *order: builds.append(order))
+    plain, model = models.MaskDecoder(), models.MaskDecoder()
+    model.load_state_dict(plain.state_dict())
+    namespace["patch"](model)
+    given = models.decoder_inputs()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), pytest.warns(RuntimeWarning, match="nobody measured") as told:
+        ours, theirs = (m(**given)["pred_masks"] for m in (model, plain))
+        why = model.output_upscaling[0].forward.kernels(given["image_embeddings"])["forward"]
+    assert torch.equal(ours, theirs) and not builds and len(told) == 1 and why.startswith("PyTorch: forward/naive_gather")
+    assert re.search(r"forward +naive_gather.* in bf16 \(candidate \w{16}\)", written) and "Written by: python -m" in written
     assert written.count("def conv_transpose(") == 1 and written.count('"forward/naive_gather.cu":') == 1
 
 

@@ -72,6 +72,12 @@ class BestKnown:
         return bool(self.note)
 
     @property
+    def proven(self) -> int:
+        """The GPU generation (90 for sm_90) on which it was measured to be faster than PyTorch; 0 if on none."""
+        faster = not self.derived and self.ms and self.baseline_ms and self.ms < self.baseline_ms
+        return sm_of(self.arch) if faster else 0
+
+    @property
     def source(self) -> str:
         """measured or derived."""
         return "derived" if self.derived else "measured"

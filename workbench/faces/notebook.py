@@ -359,13 +359,17 @@ class Result:
         are used. Raises `BadRequest` if none is right, or if there is no GPU time to choose by."""
         from ..drive.exporting.best_recipe import arch_of
         from ..drive.exporting.export import export_text
-        from ..drive.sessions.recorded import recipe_from_trials
+        from ..drive.sessions.recorded import chosen_trials, measured_arch, recipe_of, trial_notes
         check_folder(Path(path))
         names = names_of(variants, "variants")
         there = [t for t in self.trials if not names or t.name in names or report.is_baseline(t)]
-        recipe, notes = recipe_from_trials(there, arch=arch_of(), events=self.session.events())
-        original = problem_of(recipe.workload)
-        write_whole(Path(path), export_text(recipe, constructor=original, class_name=class_name, notes=notes))
+        chosen, notes = chosen_trials(there, arch=arch_of(), events=self.session.events())
+        recipe = recipe_of(chosen, self.trials, named=chosen if names else (), arch=arch_of())
+        words = [w for t in chosen.values() for w in ("--trial", t.trial_id)] if names else []
+        words += ["--class-name", class_name] if class_name != "ModelNew" else []
+        write_whole(Path(path), export_text(recipe, constructor=problem_of(recipe.workload), class_name=class_name,
+                                            notes=[*notes, *trial_notes(chosen, self.trials, words)],
+                                            arch=measured_arch(chosen) or arch_of()))
         return Path(path)
 
     @property

@@ -80,12 +80,7 @@ def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Pat
         entries.pop(BACKWARD, None)  # it is not known to be faster than the two gradients
     used = [entries[d] for d in fastest({d: e.ms or 0.0 for d, e in entries.items()})]
     chosen = {e.direction: e.candidate(workload) for e in used}
-    return Recipe.of(workload, chosen, proven={e.direction: _proven(e) for e in used}), used
-
-
-def _proven(entry: BestKnown) -> int:
-    faster = not entry.derived and entry.ms and entry.baseline_ms and entry.ms < entry.baseline_ms
-    return sm_of(entry.arch) if faster else 0
+    return Recipe.of(workload, chosen, proven={e.direction: e.proven for e in used}), used
 
 
 def other_dtypes(workload: Workload, arch: str, *, file: Path | None = None) -> list[Recipe]:
@@ -141,19 +136,26 @@ def evidence(candidate: Candidate, arch: str) -> list[Row]:
     return [row for row in rows if row[2] or any(_may_both_be_near(row[0], other) for other in faster)]
 
 
-def header_notes(entries: Iterable[BestKnown], workload: Workload, arch: str, precision: str) -> list[str]:
+def header_notes(entries: Iterable[BestKnown], workload: Workload, arch: str, precision: str, *,
+                 options: Sequence[str] = ()) -> list[str]:
     """Sentences for the header of a file: the cautions; the error and the times of each direction with their GPU; the command
-    that writes the file again."""
+    that writes the file again, with these other `options`."""
     entries = list(entries)
-    told = []
-    for e in entries:
-        against = f", PyTorch {numbers.time(e.baseline_ms)} ({e.baseline})" if e.baseline_ms else ""
-        error = f", relative error {e.rel_l2:.1e}" if e.rel_l2 is not None else ""
-        if e.ms is None:
-            continue
-        told.append(f"{e.direction}: {numbers.time(e.ms)}{against}{error}, measured on {e.gpu} with batch {e.batch} and input "
-                    f"size {' x '.join(map(str, e.input_size))}.")
-    return [*cautions(entries, arch, precision), *told, f"Written by: {command(workload_arguments(workload), arch, precision)}"]
+    told = [measured_note(e.direction, (e.ms, e.baseline_ms, e.baseline), e.rel_l2, e.gpu, e.batch, e.input_size)
+            for e in entries if e.ms is not None]
+    repeat = command([*workload_arguments(workload), *options], arch, precision)
+    return [*cautions(entries, arch, precision), *told, f"Written by: {repeat}"]
+
+
+def measured_note(direction: str, times: tuple[float, float | None, str], rel_l2: float | None, gpu: str, batch: int,
+                  input_size: Sequence[int]) -> str:
+    """A direction's line of measurements in the header of a file. `times`: the kernel's ms, PyTorch's ms or None, and the name
+    of the way in which PyTorch computed it."""
+    ms, baseline_ms, baseline = times
+    against = f", PyTorch {numbers.time(baseline_ms)} ({baseline})" if baseline_ms else ""
+    error = f", relative error {rel_l2:.1e}" if rel_l2 is not None else ""
+    return (f"{direction}: {numbers.time(ms)}{against}{error}, measured on {gpu} with batch {batch} and input size "
+            f"{' x '.join(map(str, input_size))}.")
 
 
 def command(words: Sequence[str], arch: str, precision: str) -> str:

@@ -23,6 +23,7 @@ from ...core.errors import BadRequest
 from ...core.gpu import sm_of
 from ...core.layer import BACKWARD, FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.orders import ModuleOrder
+from ...core.plain_text import plain
 from ...core.presets import SUITES, Preset, problem_of
 from ...core.replies import ModuleJudged
 from ...core.template import Rendered, place, reduced_files, render
@@ -105,9 +106,10 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
     return text
 
 
-def suite_files(suite: str, arch: str, *, precision: str = "") -> Iterator[tuple[str, str]]:
-    """Every layer's file, then README.md. A layer without a known kernel has a row that says so and no file."""
-    rows = []
+def suite_files(suite: str, arch: str, *, precision: str = "", all_dtypes: bool = False) -> Iterator[tuple[str, str]]:
+    """Every layer's file, then README.md. A layer without a known kernel has a row that says so and no file. A file with
+    KernelBench's constructor has the kernels of the other dtypes only with `all_dtypes`: KernelBench computes in float32."""
+    rows, every = [], ["--all-dtypes"] if all_dtypes else []
     for preset in SUITES[suite].values():
         workload = preset.workload()
         try:
@@ -116,15 +118,17 @@ def suite_files(suite: str, arch: str, *, precision: str = "") -> Iterator[tuple
             rows.append(f"| | {preset.name} | {preset.layer} | PyTorch: {error} | | |")
             continue
         name = preset.name.rpartition("/")[2].replace("-", "_") + ".py"
-        text = export_text([recipe, *other_dtypes(workload, arch)], constructor=problem_of(workload), arch=arch,
-                           notes=header_notes(used, workload, arch, precision))
+        original = problem_of(workload)
+        others = [] if original and not all_dtypes else other_dtypes(workload, arch)
+        text = export_text([recipe, *others], constructor=original, arch=arch,
+                           notes=header_notes(used, workload, arch, precision, options=every))
         yield name, text
         rows += [_table_row(name, preset.name, entry) for entry in used]
     yield "README.md", "\n".join([
         f"# Files of the suite {suite} for {arch}", "",
         "Times are of the kernels alone, medians with a cold L2. PyTorch computes a direction that has no row.",
         "To compare a file with PyTorch on your GPU: `python FILE --check`.", "",
-        f"Written by `{command(['--suite', suite], arch, precision)} --out FOLDER`.", "",
+        f"Written by `{command(['--suite', suite, *every], arch, precision)} --out FOLDER`.", "",
         "| file | layer | direction | kernel | ms | PyTorch ms |", "|---|---|---|---|---|---|", *rows, ""])
 
 
@@ -170,6 +174,14 @@ def module_order(text: str, workload: Workload, *, device: str, scratch: Path, p
                        attribute=preset.attribute if preset else "")
 
 
+def note_lines(notes: Sequence[str]) -> list[str]:
+    """The notes as lines of a docstring. Names in them, of sessions and devices, may be any text: quotes and backslashes are
+    escaped, and a note with a word that KernelBench rejects is left out."""
+    escaped = (plain(note).replace("\\", "\\\\").replace('"', '\\"') for note in notes
+               if not any(re.search(word, note) for word in _FORBIDDEN))
+    return [line for note in escaped for line in textwrap.wrap(note, _WIDTH, break_on_hyphens=False)]
+
+
 def literal(text: str) -> str:
     """A Python expression for this text. If possible it consists of raw strings over several lines. Lines that differ only in
     numbers, which increase in step, are written once, as a pattern for `_each`."""
@@ -196,7 +208,7 @@ def _docstring(recipes: Sequence[Recipe], kernels: Sequence[Sequence[tuple[Candi
     for recipe, found in zip(recipes, kernels, strict=True):
         lines += ["", *([f"{recipe.layer} in {recipe.workload.dtype}:", ""] if len(recipes) > 1 else []),
                   *_directions(recipe, {c.direction: r for c, r in found})]
-    lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH, break_on_hyphens=False))] if notes else []
+    lines += ["", *note_lines(notes)] if notes else []
     lines += ["", *_ABOUT_TF32, ""] if "float32" in dtypes else [""]
     kind = f"nn.ConvTranspose{layer.dims}d"
     original = f"KernelBench's problem {preset.number} (level 1)" if preset else f"{kind}, with its output_size"

@@ -10,7 +10,7 @@ from math import prod
 from ...core.best_known import BestKnown
 from ...core.candidate import EMULATED_SM, Candidate, why_not
 from ...core.errors import BadRequest
-from ...core.layer import DIRECTIONS, Workload
+from ...core.layer import DIRECTIONS, FORWARD, Workload
 from ...core.patching import FoundLayer
 from ...core.precision import CLASSES_OF, PRECISIONS_OF
 from ...core.variants import discover
@@ -71,18 +71,20 @@ def choose(workload: Workload, *, arch: str, emulated: bool, train: bool, measur
         return _only_forward(found, "the fastest of those that were measured here", train) if found else Chosen(
             None, "No kernel was right and faster than PyTorch here.")
     general = {d: c for d in DIRECTIONS if (c := _general(workload, d))}
-    return _only_forward(Recipe.of(workload, general), "the general kernels, on the emulator", train) if general else Chosen(
+    # Nobody measured them on a GPU: a patch file leaves their layers to PyTorch there.
+    return _only_forward(Recipe.of(workload, general, proven=dict.fromkeys(general, 0)), "the general kernels, on the emulator",
+                         train) if general else Chosen(
         None, f"No general kernel computes {workload.dtype}.")
 
 
 def _only_forward(recipe: Recipe, origin: str, train: bool) -> Chosen:
-    """Without training the recipe has only forward, because the gradients are not used. `proven` is left out, because each
-    layer is timed in its model."""
+    """Without training the recipe has only forward, because the gradients are not used."""
     if train:
-        return Chosen(Recipe.of(recipe.workload, recipe.chosen), origin)
+        return Chosen(recipe, origin)
     if recipe.forward is None:
         return Chosen(None, "No kernel for forward is known to be faster than PyTorch.")
-    return Chosen(Recipe(recipe.workload, recipe.forward), origin)
+    proven = {d: sm for d, sm in recipe.proven.items() if d == FORWARD}
+    return Chosen(Recipe(recipe.workload, recipe.forward, proven=proven), origin)
 
 
 def _where(entry: BestKnown) -> str:

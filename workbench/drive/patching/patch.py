@@ -16,6 +16,7 @@ from typing import Protocol
 from ...core.command import PROGRAM
 from ...core.env import require_torch
 from ...core.errors import BadRequest
+from ...core.gpu import sm_of
 from ...core.layer import DIRECTIONS, LAUNCHES, Workload
 from ...core.orders import InspectOrder, PatchOrder
 from ...core.patching import (
@@ -50,6 +51,7 @@ from ..tuning.feed import TuneRequest
 from ..tuning.store import tuned_here
 from ..tuning.tune import every_gpu, tune
 from .choose import GENERAL, Chosen, choose, distinct
+from .text import file_notes
 from .write import LayerRecipe, patch_text
 
 LIMIT_S = 1800.0
@@ -139,8 +141,9 @@ def patch(request: PatchRequest, runner: Runner, *, on_text: Callable[[str], Non
         tuple(rows[layer.paths[0]] for layer in inspected.layers), inspected.functional, patched.times, patched.drift,
         patched.peak_bytes, patched.undone, tuple(patched.flags), time.monotonic() - begun, request.command, patched.differs)
     kept = {row.found.paths[0] for row in report.kept}
-    stay = [replace(one, paths=paths) for one in right if (paths := tuple(p for p in one.paths if p in kept))]
-    return PatchResult(report, patch_text(inspected.name, stay, notes=(_measured_where(report),)) if stay else "")
+    stay = [replace(one, recipe=_proven_here(one.recipe, source.device), paths=paths) for one in right
+            if (paths := tuple(p for p in one.paths if p in kept))]
+    return PatchResult(report, patch_text(inspected.name, stay, notes=file_notes(report)) if stay else "")
 
 
 class Patch(Background):
@@ -308,7 +311,8 @@ def _calls(inspected: Inspected, right: list[LayerRecipe]) -> dict[str, LayerCal
     return {layer.paths[0]: layer.largest for layer in inspected.layers if layer.paths[0] in wanted and layer.largest}
 
 
-def _measured_where(report: PatchReport) -> str:
-    if report.emulated:
-        return "Judged on the CPU emulator. No time was measured: these kernels may be slower than PyTorch on a GPU."
-    return f"Judged and timed on {report.device}. On another GPU the times differ."
+def _proven_here(recipe: Recipe, device: str) -> Recipe:
+    """The recipe of a layer that stays replaced. On a GPU it was timed in its model, so its file runs it on such GPUs."""
+    if device == "cpu":
+        return recipe
+    return replace(recipe, proven=dict.fromkeys(recipe.chosen, sm_of(arch_of(device))))

@@ -80,6 +80,17 @@ def report_text(report: PatchReport) -> str:
     return "\n".join([*lines, f"Took {numbers.seconds(report.seconds)}.{repeat}"])
 
 
+def file_notes(report: PatchReport) -> list[str]:
+    """Sentences for the header of a patch file: where it was judged, the times of each layer and of the model, the command."""
+    where = ("Judged on the CPU emulator. No time was measured: on a GPU PyTorch computes a layer whose kernels nobody "
+             "measured there, until layer.forward.prepare(x, measure=True) has measured them." if report.emulated else
+             f"Judged and timed on {report.device}. On another kind of GPU PyTorch computes the layers.")
+    times = [f"{row.found.name}, {name}: {numbers.time(p.patched_ms)}, PyTorch {numbers.time(p.original_ms)}, {_pairs(p)}."
+             for row in report.kept for name, p in row.times.items()]
+    repeat = [f"Written by: {report.command} --out FILE"] if report.command else []
+    return [where, *times, *filter(None, end_to_end(report)), *repeat]
+
+
 def times_head(report: PatchReport) -> tuple[str, ...]:
     """One column for each step (inference, training) that was timed."""
     return tuple(name for name in (INFERENCE, TRAINING) if any(name in row.times for row in report.layers))

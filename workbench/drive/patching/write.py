@@ -5,20 +5,19 @@ It is an exported file in which `patch_file.py.txt` takes the place of the class
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import BadRequest
 from ...core.layer import Workload
-from ..exporting.export import export_text
+from ...core.template import render
+from ..exporting.export import export_text, note_lines
 from ..exporting.recipe import Recipe
 
 _PATCH = Path(__file__).with_name("patch_file.py.txt")
 _CALLS = "# ---- Calls -"       # the first line after the class of an exported file
 _FIRST_IMPORT = "import contextlib\n"
-_WIDTH = 116
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,11 @@ def _docstring(name: str, layers: Sequence[LayerRecipe], notes: Sequence[str]) -
     for one in layers:
         names = ", ".join(path or "the model itself" for path in one.paths)
         lines.append(f"    {one.workload.layer} in {one.workload.dtype}: {names}")
-        lines += [f"        {d:<12} {words}" for d, words in one.parts.items()]
-    lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))] if notes else []
-    return "\n".join([*lines, "", "`python FILE --check` compares and times each layer against PyTorch here.",
+        for direction, candidate in one.recipe.chosen.items():
+            config = "".join(f" {name}={value}" for name, value in candidate.config.items())
+            lines += [f"        {direction:<12} {candidate.variant.name}{config} in {candidate.precision} "
+                      f"(candidate {render(candidate).candidate_id})"]
+    lines += ["", *note_lines(notes)] if notes else []
+    return "\n".join([*lines, "", "`layer.forward.kernels(x)` says what computes a patched layer, and why.",
+                      "`python FILE --check` compares and times each layer against PyTorch here.",
                       "Needs torch, nvcc and ninja, but not the workbench. A kernel is compiled at its first use.", '"""'])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ...core import numbers
-from ...core.best_known import best_config
+from ...core.best_known import BestKnown, best_config
 from ...core.candidate import EMULATED_SM, Candidate, derived_values, resolved_values
+from ...core.command import PROGRAM
 from ...core.errors import BadRequest, RenderError
 from ...core.fork import fork, forked, variant_of_text
 from ...core.layer import LAUNCHES, Workload
@@ -26,12 +28,12 @@ from ...core.typed import Misfit
 from ...core.typed import read as read_typed
 from ...core.variants import find
 from ...core.wrong_values import WrongValues
-from ..exporting.best_recipe import DEFAULT_ARCH
+from ..exporting.best_recipe import DEFAULT_ARCH, measured_note
 from ..exporting.recipe import Recipe, fastest
 from ..reporting.main_kernel import arch_of, main_kernel, own_name
 from ..reporting.report import SLOWER, best_baseline, is_emulated, speedup
-from .files import TUNE_WON
-from .session import Session
+from .files import TUNE_WON, name_of
+from .session import Session, list_sessions
 
 WHAT = ("source", "template", "config", "ptx", "sass")   # these parts of two candidates can be compared
 
@@ -299,9 +301,7 @@ def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] =
         only = next(iter(different.values()))
         return only, f"{only.direction}: {only.name} is taken because no other candidate was right. It has no GPU time."
     for trial in different.values():
-        known = best_config(trial.direction, trial.workload, trial.precision, arch) if trial.precision in CLASSED else None
-        if known and (known.variant, known.precision, known.candidate(trial.workload).config) == (
-                trial.name, trial.precision, trial.config):
+        if known := _best_known(trial, arch):
             return trial, (f"{trial.direction}: {trial.name} is taken because it is the best known for {known.arch}. The "
                            "session has no GPU times.")
     return None, ""
@@ -309,11 +309,18 @@ def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] =
 
 def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None, *, templates: Path | None = None,
                        arch: str = DEFAULT_ARCH, events: Iterable[Mapping[str, Any]] = ()) -> tuple[Recipe, list[str]]:
-    """The recipe of the `first_choice` of each direction, and the sentences about the choices. It is for `workload`, or for the
-    only workload of the trials. Candidates that were right once and wrong once are left out; with the `events` of the session
-    also those that lost in the finals of a tune. Raises `BadRequest` if no candidate was right, if there are several workloads,
-    or if there is no basis for a choice."""
+    """The recipe of `chosen_trials`, and the sentences about the choices. Raises `BadRequest`."""
     trials = list(trials)
+    best, notes = chosen_trials(trials, workload, arch=arch, events=events)
+    return recipe_of(best, trials, workload=workload, templates=templates, arch=arch), notes
+
+
+def chosen_trials(trials: Sequence[Trial], workload: Workload | None = None, *, arch: str = DEFAULT_ARCH,
+                  events: Iterable[Mapping[str, Any]] = ()) -> tuple[dict[str, Trial], list[str]]:
+    """Direction -> its `first_choice`, for the directions of the fastest recipe; and the sentences about the choices. They are
+    for `workload`, or for the only workload of the trials. Candidates that were right once and wrong once are left out; with
+    the `events` of the session also those that lost in the finals of a tune. Raises `BadRequest` if no candidate was right, if
+    there are several workloads, or if there is no basis for a choice."""
     fell = fallen(trials)
     once = [t for t in trials if t.kind == "candidate" and t.ok]
     right = unbeaten([t for t in once if kernel_of(t) not in fell], events)
@@ -347,7 +354,62 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
     if not best:
         raise BadRequest(f"Nothing to export. {' '.join(notes)}", field="session")
     used = fastest({direction: _ms(trial) for direction, trial in best.items()})
-    return Recipe.of(workload, {d: judged_candidate(best[d], templates=templates) for d in used}), notes
+    return {d: best[d] for d in used}, notes
+
+
+def recipe_of(chosen: Mapping[str, Trial], trials: Iterable[Trial], *, workload: Workload | None = None,
+              templates: Path | None = None, named: Iterable[str] = (), arch: str = DEFAULT_ARCH) -> Recipe:
+    """The recipe of these trials, direction -> trial. `trials` has PyTorch's: they say on which GPU a kernel was measured to be
+    faster (`Recipe.proven`). A kernel that was not is used on no GPU, unless a person chose it: `named` has the directions of
+    such kernels. Raises `BadRequest` if a template has changed since."""
+    trials, named = list(trials), set(named)
+    proven = {d: found for d, t in chosen.items() if (found := _proven(t, trials, arch)) or d not in named}
+    return Recipe.of(workload or next(iter(chosen.values())).workload,
+                     {d: judged_candidate(t, templates=templates) for d, t in chosen.items()}, proven=proven)
+
+
+def trial_notes(chosen: Mapping[str, Trial], trials: Iterable[Trial], options: Sequence[str] = ()) -> list[str]:
+    """Sentences for the header of a file: each direction's trial, time, PyTorch's time, error and GPU; the command that writes
+    the file again, with these `options`."""
+    trials, notes = list(trials), []
+    for direction, trial in chosen.items():
+        error = max((e.rel_l2 for e in trial.errors.values()), default=None)
+        notes.append(f"{direction}: trial {trial.trial_id}.")
+        if trial.kernel_ms is None or is_emulated(trial):
+            said = f", relative error {error:.1e}" if error is not None else ""
+            notes[-1] += f" Judged on {trial.device.name}{said}, without a time of a GPU."
+            continue
+        baseline = best_baseline(trials, trial)
+        times = (trial.kernel_ms.median_ms, _ms(baseline), baseline.name) if baseline else (trial.kernel_ms.median_ms, None, "")
+        notes.append(measured_note(direction, times, error, trial.device.name, trial.workload.batch,
+                                   trial.workload.input_size))
+    session = Path(next(iter(chosen.values())).kept_in)
+    listed = session.resolve() in [path.resolve() for path in list_sessions()]
+    words = ["export", "--session", name_of(session) if listed else str(session), *options]
+    return [*notes, f"Written by: {PROGRAM} {shlex.join(words)}"]
+
+
+def measured_arch(chosen: Mapping[str, Trial]) -> str:
+    """The GPU of these trials, such as sm_90; empty if they ran on the emulator."""
+    return next((f"sm_{t.device.sm}" for t in chosen.values() if t.device.sm and not is_emulated(t)), "")
+
+
+def _proven(trial: Trial, trials: Sequence[Trial], arch: str) -> int:
+    """The GPU generation on which it was faster than PyTorch; 0 if that is not known. For an emulated trial it is that of the
+    recorded measurement, if the candidate is the best known one."""
+    if is_emulated(trial):
+        known = _best_known(trial, arch)
+        return known.proven if known else 0
+    ratio = speedup(trial, best_baseline(trials, trial))
+    return trial.device.sm if ratio and ratio.value > 1 and ratio.verdict != SLOWER else 0
+
+
+def _best_known(trial: Trial, arch: str) -> BestKnown | None:
+    """The best known entry of the trial's cell, if that is this candidate."""
+    known = best_config(trial.direction, trial.workload, trial.precision, arch) if trial.precision in CLASSED else None
+    same = known and (known.variant, known.precision, known.candidate(trial.workload).config) == (
+        trial.name, trial.precision, trial.config)
+    return known if same else None
 
 
 def found_wrong(trial: Trial) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import streamlit as st
 
 from ...core import numbers
+from ...core.command import workload_arguments
 from ...core.errors import BadRequest
 from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ...core.presets import PRESETS, Preset, called, parse_preset
@@ -25,10 +26,20 @@ from ...core.trial import Trial
 from ...core.variants import texts_stamp
 from ...drive.exporting.best_recipe import arch_of
 from ...drive.exporting.export import export_text, module_order, verify
-from ...drive.exporting.recipe import Recipe, fastest
+from ...drive.exporting.recipe import fastest
 from ...drive.machine.daemon_threads import DaemonThreads
 from ...drive.reporting import report
-from ...drive.sessions.recorded import fallen, first_choice, found_wrong, judged_candidate, kernel_of, unbeaten
+from ...drive.sessions.recorded import (
+    fallen,
+    first_choice,
+    found_wrong,
+    judged_candidate,
+    kernel_of,
+    measured_arch,
+    recipe_of,
+    trial_notes,
+    unbeaten,
+)
 from . import address, state, theme, tune_panels
 
 PYTORCH, APART = "PyTorch", "a launch for each gradient"
@@ -73,15 +84,14 @@ def draw() -> None:
     left, right = grid.container(), grid.container()
     top = left.container()
     with left:
-        chosen = _recipe_choice(here, known_by, fallen(trials), tune_panels.events_of(path))
+        chosen, automatic = _recipe_choice(here, known_by, fallen(trials), tune_panels.events_of(path))
         top.html(f'<div class="kw">{_recipe_table(here, chosen, name)}</div>')
     if not any(chosen.values()):
         with strip:
             theme.html(theme.strip("READY", "No candidate is chosen yet", "Choose a candidate for at least one direction."))
         return
     try:
-        recipe = Recipe.of(workload, {d: judged_candidate(t) for d, t in chosen.items() if t})
-        text = export_text(recipe, constructor=preset, class_name=class_name)
+        text = _text({d: t for d, t in chosen.items() if t}, automatic, here, workload, preset, class_name)
     except BadRequest as error:
         with strip:
             theme.html(theme.strip("BAD INPUT", str(error), "Change the recipe or the fields on the left."))
@@ -106,6 +116,18 @@ def draw() -> None:
         _buttons(file, device, proof, busy=under_way is not None and not under_way.done())
     with right:
         st.code(text, language="python", line_numbers=True, height=640)
+
+
+def _text(chosen: dict[str, Trial], automatic: dict[str, Trial | None], trials: list[Trial],
+          workload: Workload, preset: Preset | None, class_name: str) -> str:
+    """The file of the chosen trials. A candidate that the user chose instead of the first one runs on every GPU; another one
+    only where it was measured to be faster."""
+    named = [d for d, t in chosen.items() if (first := automatic.get(d)) is None or first.trial_id != t.trial_id]
+    recipe = recipe_of(chosen, trials, workload=workload, named=named, arch=arch_of())
+    words = [*workload_arguments(workload), *(w for t in chosen.values() if named for w in ("--trial", t.trial_id)),
+             *(["--class-name", class_name] if class_name != "ModelNew" else [])]
+    return export_text(recipe, constructor=preset, class_name=class_name, notes=trial_notes(chosen, trials, words),
+                       arch=measured_arch(chosen) or arch_of())
 
 
 def _workload(trials: list[Trial]) -> Workload | None:
@@ -144,10 +166,11 @@ def _options(workload: Workload) -> tuple[str, Preset | None, str]:
     return class_name, forms[form], device
 
 
-def _recipe_choice(trials: list[Trial], known_by: tuple, fell: dict[tuple[str, str, str], Trial],
-                   events: list[dict[str, Any]]) -> dict[str, Trial | None]:
-    """The choice of one right candidate or PyTorch for each direction. Initially it is the winner of a tune, else the fastest
-    candidate on a GPU. Both gradients in one launch are offered if that was right. What `fell` is not offered."""
+def _recipe_choice(trials: list[Trial], known_by: tuple, fell: dict[tuple[str, str, str], Trial], events: list[dict[str, Any]]
+                   ) -> tuple[dict[str, Trial | None], dict[str, Trial | None]]:
+    """The choice of one right candidate or PyTorch for each direction, and the first choice, before the user changes it: the
+    winner of a tune, else the fastest candidate on a GPU. Both gradients in one launch are offered if that was right. What
+    `fell` is not offered."""
     wanted = set(st.session_state.get("export_rows", []))
     chosen: dict[str, Trial | None] = {}
     named = wanted | {address.wants(d) for d in LAUNCHES}
@@ -182,7 +205,7 @@ def _recipe_choice(trials: list[Trial], known_by: tuple, fell: dict[tuple[str, s
     if open_ := [d for d, found in there.items() if found and taken[d] == (None, "")]:
         notes.append(f"{', '.join(open_)}: the candidates have no GPU time; choose one.")
     theme.html("".join(f'<div class="foot">{escape(note)}</div>' for note in notes))
-    return chosen
+    return chosen, first
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)

@@ -11,11 +11,13 @@ PyTorch computes a direction for which no kernel is chosen; the file then says s
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
 
 from ...core.candidate import Candidate, why_not
+from ...core.command import PROGRAM, workload_arguments
 from ...core.errors import BadRequest
 from ...core.gpu import sm_of
 from ...core.layer import BACKWARD, LAUNCHES, Workload
@@ -27,7 +29,15 @@ from ...drive.exporting.recipe import Recipe
 from ...drive.machine.doctor import resolve_device
 from ...drive.running.candidate_selection import check_names, parse_settings, values_for
 from ...drive.running.runner import Runner
-from ...drive.sessions.recorded import fallen, found_wrong, kernel_of, recipe_from_trials
+from ...drive.sessions.recorded import (
+    chosen_trials,
+    fallen,
+    found_wrong,
+    kernel_of,
+    measured_arch,
+    recipe_of,
+    trial_notes,
+)
 from .. import exit_codes
 from ..arguments import add_workload, check_folder, session_from, trial_from, workload_from, write_whole
 
@@ -46,6 +56,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", metavar="sm_90", help="with --best: GPU to choose for (default: the GPU of this machine)")
     parser.add_argument("--suite", choices=tuple(SUITES), help="write a file with the best known kernels for every layer of a "
                                                                "suite into the folder --out, and a table, README.md")
+    parser.add_argument("--all-dtypes", action="store_true",
+                        help="with --best or --suite: also take the best known kernels of the layer in its other dtypes. A "
+                             "file with KernelBench's constructor has them only with this option, because they make it longer")
     parser.add_argument("--session", metavar="NAME",
                         help="take the fastest right candidates of this session, or the winners of its tune")
     parser.add_argument("--trial", action="append", default=[], metavar="ID",
@@ -68,16 +81,12 @@ def run(args: argparse.Namespace) -> int:
     if args.suite:
         return _suite(args)
     check_folder(args.out)
-    recipe, notes = _recipe(args)
-    for note in notes:
-        if not args.best:
-            print(note, file=sys.stderr)
+    recipe, notes, arch = _recipe(args)
     workload = recipe.workload
     preset = problem_of(workload) if args.constructor == "auto" else None
-    arch = args.arch or arch_of(args.device)
-    others = other_dtypes(workload, arch) if args.best else []
+    others = other_dtypes(workload, arch) if args.all_dtypes or (args.best and preset is None) else []
     text = export_text([recipe, *others], constructor=preset, class_name=args.class_name, debug_sync=args.debug_sync,
-                       notes=notes, arch=arch if args.best else "")
+                       notes=notes, arch=arch)
     if args.verify:
         device = resolve_device(args.device)
         workload = proof_workload(workload, device)
@@ -109,34 +118,29 @@ def _suite(args: argparse.Namespace) -> int:
     except OSError as error:
         raise BadRequest(f"{args.out} cannot be written: {error.strerror}. Name another folder.", field="out") from error
     arch = args.arch or arch_of(args.device)
-    for name, text in suite_files(args.suite, arch, precision=args.precision):
+    for name, text in suite_files(args.suite, arch, precision=args.precision, all_dtypes=args.all_dtypes):
         write_whole(args.out / name, text)
         print(args.out / name)
     return 0
 
 
-def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str]]:
-    """The recipe, and sentences about its choice."""
+def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str], str]:
+    """The recipe; sentences for the file's header; the GPU whose measurements of similar layers the file contains."""
     chosen = {d: getattr(args, d) for d in LAUNCHES if getattr(args, d)}
     if args.best:
         return _best(args, others=[*chosen, *args.set, *([args.session] if args.session else []),
                                    *([str(args.templates)] if args.templates else [])])
     if args.arch:
         raise BadRequest("--arch needs --best.", field="arch")
+    if args.all_dtypes:
+        raise BadRequest("--all-dtypes needs --best.", field="all_dtypes")
     if args.trial and not args.session:
         raise BadRequest("--trial needs --session: the session of the trial.", field="session")
     if args.session:
         if chosen:
             raise BadRequest("Give --session or variants, not both.")
         workload = workload_from(args) if args.preset or args.layer else None
-        session = session_from(args.session)
-        trials, events = session.trials(), session.events()
-        if args.trial:
-            fell = fallen(trials)
-            trials, events = [trial_from(f"{args.session}:{begin}")[0] for begin in args.trial], []
-            if wrong := next((fell[kernel_of(t)] for t in trials if kernel_of(t) in fell), None):
-                raise BadRequest(f"{found_wrong(wrong)} Choose another trial.", field="trial")
-        return recipe_from_trials(trials, workload, templates=args.templates, arch=arch_of(args.device), events=events)
+        return _of_session(args, workload)
     if not (args.preset or args.layer):
         raise BadRequest("Give --preset, --layer or --session: the layer to export for.")
     workload: Workload = workload_from(args)
@@ -144,13 +148,44 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str]]:
         raise BadRequest("Give at least one of --forward, --grad-input, --grad-weight, --backward, or --best, or --session.")
     settings = parse_settings(args.set)
     check_names(discover(args.templates), (), (), settings)
-    sm = sm_of(arch_of(args.device))
+    arch = arch_of(args.device)
     variants = {d: find(name, d, root=args.templates) for d, name in chosen.items()}
-    return Recipe.of(workload, {d: _candidate(variant, workload, settings, args.precision, sm)
-                                for d, variant in variants.items()}), []
+    words = [*workload_arguments(workload), *(w for d, name in chosen.items() for w in (f"--{d.replace('_', '-')}", name)),
+             *(w for one in args.set for w in ("--set", one)), *(["--precision", args.precision] if args.precision else []),
+             *_options(args)]
+    return Recipe.of(workload, {d: _candidate(variant, workload, settings, args.precision, sm_of(arch))
+                                for d, variant in variants.items()}), [
+        f"Written by: {PROGRAM} {shlex.join(['export', *words])}"], arch
 
 
-def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[str]]:
+def _of_session(args: argparse.Namespace, workload: Workload | None) -> tuple[Recipe, list[str], str]:
+    session = session_from(args.session)
+    trials, events = session.trials(), session.events()
+    everyone = trials
+    if args.trial:
+        fell = fallen(trials)
+        trials, events = [trial_from(f"{args.session}:{begin}")[0] for begin in args.trial], []
+        if wrong := next((fell[kernel_of(t)] for t in trials if kernel_of(t) in fell), None):
+            raise BadRequest(f"{found_wrong(wrong)} Choose another trial.", field="trial")
+    arch = arch_of(args.device)
+    chosen, notes = chosen_trials(trials, workload, arch=arch, events=events)
+    print(*notes, sep="\n", end="\n" * bool(notes), file=sys.stderr)
+    recipe = recipe_of(chosen, everyone, workload=workload, templates=args.templates, arch=arch,
+                       named=chosen if args.trial else ())
+    words = [*(workload_arguments(workload) if workload else []), *(w for t in args.trial for w in ("--trial", t)),
+             *_options(args)]
+    return recipe, [*notes, *trial_notes(chosen, everyone, words)], measured_arch(chosen) or arch
+
+
+def _options(args: argparse.Namespace) -> list[str]:
+    """The other options that change the file, for the command in its header."""
+    return [*(["--templates", str(args.templates)] if args.templates else []),
+            *(["--class-name", args.class_name] if args.class_name != "ModelNew" else []),
+            *(["--constructor", args.constructor] if args.constructor != "auto" else []),
+            *(["--all-dtypes"] if args.all_dtypes else []), *(["--debug-sync"] if args.debug_sync else [])]
+
+
+def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[str], str]:
     if others:
         raise BadRequest("--best chooses variants and configs itself; leave out --session, --set, --templates and the "
                          "variants.")
@@ -161,7 +196,7 @@ def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[
     for line in (*map(origin, entries), left_to_pytorch(recipe, arch), *cautions(entries, arch, args.precision)):
         if line:
             print(line, file=sys.stderr)
-    return recipe, header_notes(entries, recipe.workload, arch, args.precision)
+    return recipe, header_notes(entries, recipe.workload, arch, args.precision, options=_options(args)), arch
 
 
 def _candidate(variant: Variant, workload: Workload, settings: dict, precision: str, sm: int) -> Candidate:

@@ -53,6 +53,8 @@ class Subject:
             raise Finding(Status.RENDER_FAILED, f"The exported file defines no {min(missing)}.",
                           "Keep the names of the exported file.")
         self.namespace["_DEBUG_SYNC"] = True  # so that an error names the kernel that failed
+        for kernel in self.namespace["_KERNELS"] if self.device != "cpu" else ():
+            kernel.proven = None        # it is judged here, also if nobody has measured it on such a GPU
         if self.device == "cpu":  # there its kernels run on the emulator
             self.namespace["_DEVICE_TYPE"], self.namespace["_ANY_LAYER"] = "cpu", True
             self.namespace["_build"] = self._build_for_host

@@ -29,6 +29,8 @@ class PatchFile:
         self.namespace: dict[str, Any] = module.__dict__
         exec(compile(text, "<patch file>", "exec"), self.namespace)
         self._forwards: dict[nn.Module, Any] = {}
+        for kernel in self.namespace["_KERNELS"]:
+            kernel.proven = None        # it runs whether it was measured on such a GPU or not: it is judged and timed here
         if device == "cpu":
             self.namespace |= {"_DEVICE_TYPE": "cpu", "_build": _build_for_host}
 
