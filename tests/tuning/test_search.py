@@ -8,6 +8,7 @@ import json
 import math
 import time
 from dataclasses import replace
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,10 @@ from workbench.drive.searching.propose import _Belief, _features, _Kernel, propo
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
 from workbench.drive.tuning.seen import Claims
+from workbench.drive.tuning.space import TuneSpace
 from workbench.faces.cli import main
 
-from .test_tune import WORK, parts, tuned
+from .test_tune import H200, KB74, WORK, parts, tuned
 
 ROOT = Path(__file__).resolve().parents[2]
 SESSION = ROOT / "sessions" / "recorded-h200-kernelbench.zip"
@@ -276,12 +278,47 @@ def test_a_cache_that_was_left_open_is_read(tmp_path: Path) -> None:
     assert len(spaces_of(path)[0].ms) == len(kernel_like()[0])
 
 
-@pytest.mark.parametrize("name", ["tpe", "kt:genetic_algorithm"])
+@pytest.mark.parametrize("name", ["tpe", "forest", "kt:genetic_algorithm"])
 def test_an_optional_package_is_named_where_it_lacks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("optuna", "kernel_tuner"):
+    for package in ("optuna", "kernel_tuner", "sklearn"):
         monkeypatch.setitem(__import__("sys").modules, package, None)
-    with pytest.raises(BadRequest, match=r"is not installed; install it with: pip install (optuna|kernel-tuner)\."):
+    with pytest.raises(BadRequest, match=r"is not installed; install it with: pip install [a-z-]+\."):
         search(name)
+
+
+@pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
+def test_the_forest_of_scikit_learn_is_one_of_the_searches(space: RecordedSpace) -> None:
+    met = search("forest")(space, 20, 1)
+    assert len(set(met)) == 20 and met == search("forest")(space, 20, 1)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["the best is in the ranking", "it is not"])
+def test_the_figures_of_an_own_session_are_printed(known: bool, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """120 configs of a variant; all but one take at least a fifth longer than the best."""
+    spec = spec_from_file_location("search_figures", ROOT / "tools" / "search_figures.py")
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    one = next(t for t in Session.open(SESSION).trials() if t.workload == KB74 and t.direction == "forward" and t.candidate_id
+               and t.ok and t.kernel_ms and t.precision == "tf32")
+    whole = TuneSpace(KB74, "forward", "tf32", H200, variants=("gathered_mma",))
+    order = whole.points().order
+    places = [*order, *(i for i in range(len(whole)) if i not in order)][:120]
+    best = order[0] if known else places[-1]
+    session = Session.create(tmp_path, "s")
+    for number, place in enumerate(places):
+        session.append(replace(one, trial_id=f"{number:012x}", **parts(whole, place), kernel_ms=replace(
+            one.kernel_ms, median_ms=1.0 if place == best else 1.2 + number / 100)))
+    assert script.own(session_spaces(session)) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith("forward float32: 120 configs, 0 failed, best 1.00 ms")
+    assert said[1].startswith("  no known ranking: within 3 % of the best after 12 trials in ")
+    assert said[2].startswith("  with the ranking: within 3 % of the best after 12 trials in ")
+    met = int(said[2].split(" trials in ")[1].split()[0])
+    assert met == 10 if known else met < 6, said
+    off = "0.0" if known else "20.0"
+    assert said[3] == f"  the fastest of the first {len(order)} of the ranking: {off} % above the best   at most 4 %"
+    assert said[4].startswith("  not exhaustive: gathered_mma tf32: ")
+    assert script.own([replace(session_spaces(session)[0], trials=())]) == 2
 
 
 def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runner, tmp_path: Path,

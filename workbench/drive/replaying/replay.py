@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 Search = Callable[[RecordedSpace, int, int], list[int]]
 OURS = "surrogate"
 KERNEL_TUNER = "kt:"  # followed by the name of a strategy: kt:genetic_algorithm
-_PACKAGES = {"optuna": "optuna", "kernel_tuner": "kernel-tuner"}
+_PACKAGES = {"optuna": "optuna", "kernel_tuner": "kernel-tuner", "sklearn": "scikit-learn"}
+_TREES, _FOREST_START = 64, 12   # of the search "forest": its trees, and the points before its first fit
 FIRST, LAST = 10, 100  # evaluations over which the score is averaged
 NEAR = 1.05            # times the optimum: counts as near it
 
@@ -166,14 +167,17 @@ def search(name: str, *, batch: int = 1) -> Search:
     if name == "tpe":
         _package("optuna")
         return _tpe
+    if name == "forest":
+        _package("sklearn.ensemble")
+        return _forest
     if name.startswith(KERNEL_TUNER):
         strategies = _package("kernel_tuner.interface").strategy_map
         if name.removeprefix(KERNEL_TUNER) not in strategies:
             raise BadRequest(f"Kernel Tuner has no optimiser {name.removeprefix(KERNEL_TUNER)!r}; it has "
                              f"{', '.join(strategies)}.", field="searches")
         return partial(_kernel_tuner, strategy=name.removeprefix(KERNEL_TUNER))
-    raise BadRequest(f"There is no search {name!r}; there are {OURS}, random, tpe, and kt:NAME for an optimiser of Kernel "
-                     f"Tuner, for example kt:genetic_algorithm.", field="searches")
+    raise BadRequest(f"There is no search {name!r}; there are {OURS}, random, tpe, forest, and kt:NAME for an optimiser of "
+                     f"Kernel Tuner, for example kt:genetic_algorithm.", field="searches")
 
 
 def outcome(space_ms: Floats, met_ms: Floats, *, first: int = FIRST, last: int = LAST) -> Outcome:
@@ -293,6 +297,23 @@ def _tpe(space: RecordedSpace, count: int, seed: int) -> list[int]:
                    state=optuna.trial.TrialState.PRUNED if point is None else
                    optuna.trial.TrialState.FAIL if np.isnan(ms) else optuna.trial.TrialState.COMPLETE)
     return _filled(list(met), space, count, seed)
+
+
+def _forest(space: RecordedSpace, count: int, seed: int) -> list[int]:
+    """Random forests of scikit-learn. The first points are those of our own search. Then each point has the least lower bound:
+    the mean over the trees of the logarithm of the time, minus their standard deviation. A failed point counts as slow."""
+    forest = _package("sklearn.ensemble")
+    features = np.nan_to_num(space.points.features, nan=-1.0)
+    met = propose(space.points, [], (), min(_FOREST_START, count, len(space.ms)), seed=seed)
+    while len(met) < min(count, len(space.ms)):
+        known = space.ms[met]
+        slow = np.nanmax(known) if np.isfinite(known).any() else 1.0
+        model = forest.RandomForestRegressor(_TREES, random_state=seed, n_jobs=1)
+        model.fit(features[met], np.log(np.where(np.isnan(known), slow, known)))
+        left = np.setdiff1d(np.arange(len(space.ms)), met)
+        each = np.stack([tree.predict(features[left]) for tree in model.estimators_])
+        met.append(int(left[np.argmin(each.mean(0) - each.std(0))]))
+    return met
 
 
 def _kernel_tuner(space: RecordedSpace, count: int, seed: int, *, strategy: str) -> list[int]:

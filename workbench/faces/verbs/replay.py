@@ -2,7 +2,8 @@
 
 A file is a session (name or path), a cache file of Kernel Tuner, or a T4 file. The last two may be packed with gzip. A session
 holds a space for each layer, direction, dtype and device. The searches: surrogate (the one that 'tune' uses), random, tpe
-(needs optuna), and kt:NAME, an optimiser of Kernel Tuner (needs kernel-tuner), for example kt:genetic_algorithm.
+(needs optuna), forest (needs scikit-learn), and kt:NAME, an optimiser of Kernel Tuner (needs kernel-tuner), for example
+kt:genetic_algorithm.
 
 The score is averaged over trials 10 to 100. 0 is the expected value of random search; 1 is the best of the space.
 
@@ -28,7 +29,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE",
                         help="session (name or path), cache file of Kernel Tuner, or T4 file")
     parser.add_argument("--searches", default="surrogate,random", metavar="NAMES",
-                        help="comma-separated list of surrogate, random, tpe, kt:NAME (default surrogate,random)")
+                        help="comma-separated list of surrogate, random, tpe, forest, kt:NAME (default "
+                             "surrogate,random)")
     parser.add_argument("--repeats", type=int, default=100, metavar="N", help="runs of each search (default 100)")
     parser.add_argument("--trials", type=int, default=100, metavar="N", help="trials of each run (default 100)")
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="surrogate proposes N trials at a time (default 1)")
