@@ -203,7 +203,8 @@ def test_a_file_from_a_session_says_what_was_measured_and_what_was_not(tmp_path,
     assert f"forward: trial {measured[2].trial_id}. forward: 2.00 ms, PyTorch 4.00 ms (eager, TF32 off), relative error" in said
     assert "measured on NVIDIA H200 with batch 32 and input size 131072." in said and "grad_input: 5.00 ms, relative" in said
     said, proven = exported("--session", "emulated")
-    assert proven["forward"] == 0 and 'Judged on a \"\"\" CPU \\N, relative error' in said and "without a time of a GPU" in said
+    assert proven["forward"] == 0
+    assert 'Judged on the CPU emulator (a \"\"\" CPU \\N), relative error' in said and "without a time of a GPU" in said
     # What a person named is used as they wish.
     assert exported("--session", "emulated", "--trial", emulated.trial_id)[1]["forward"] is None
     assert exported("--preset", "kb74", "--forward", "naive_gather", "--class-name", "Mine")[1]["forward"] is None

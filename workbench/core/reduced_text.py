@@ -233,6 +233,8 @@ class _Known:
         self.precisions = set(re.findall(r"Precision::(\w+)", instance))
         self.bytes = {_BYTES.get(scalar) for scalar in re.findall(r"using scalar = (\w+);", instance)}
         self.values: dict[str, int | None] = {}    # name -> its value; unknown names are absent
+        if form := re.search(r"\bis_constant = (true|false);", instance):
+            self.values["is_constant"] = int(form[1] == "true")
         found: dict[str, list[tuple[Sequence[Token], Sequence[Token]]]] = {}
         other = set[str]()
         for code in codes:

@@ -377,7 +377,8 @@ def trial_notes(chosen: Mapping[str, Trial], trials: Iterable[Trial], options: S
         notes.append(f"{direction}: trial {trial.trial_id}.")
         if trial.kernel_ms is None or is_emulated(trial):
             said = f", relative error {error:.1e}" if error is not None else ""
-            notes[-1] += f" Judged on {trial.device.name}{said}, without a time of a GPU."
+            where = f"the CPU emulator ({trial.device.name})" if is_emulated(trial) else trial.device.name
+            notes[-1] += f" Judged on {where}{said}, without a time of a GPU."
             continue
         baseline = best_baseline(trials, trial)
         times = (trial.kernel_ms.median_ms, _ms(baseline), baseline.name) if baseline else (trial.kernel_ms.median_ms, None, "")
