@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 
 from workbench.core.errors import BadRequest
 from workbench.core.presets import preset
@@ -195,9 +196,60 @@ def test_random_search_scores_near_zero_and_over_time_as_over_trials(space: Reco
     assert one.over_time == pytest.approx(one.outcome.score, abs=0.05)
 
 
+def t4_schema() -> dict[str, object]:
+    """What schemas/T4.json of AutoTuningAssociation/autotuning_methodology asks of a file, in JSON Schema 2020-12. It names the
+    fields, their types and their values; further fields are allowed everywhere. Left out: compilation_data, which is not
+    written here."""
+    def there(**fields: object) -> dict[str, object]:
+        return {"type": "object", "properties": fields}
+
+    text, number, texts, numbers = ({"type": "string"}, {"type": "number"}, {"type": "array", "items": {"type": "string"}},
+                                    {"type": "array", "items": {"type": "number"}})
+    spent = ("compilation_time", "framework", "search_algorithm", "validation", "data", "kernel_overhead", "profiling_runs",
+             "profiling_overhead")
+    measurement = there(name=text, value={"type": ["number", "string", "array"]}, unit=text, type={"enum": [
+        "Int", "UnsignedInt", "Double", "Percent", "Throughput", "UtilizationLevel"]})
+    result = there(timestamp=text, configuration={"type": "object"}, objectives=texts, correctness={"enum": [0, 1]},
+                   times=there(runtimes=numbers, **dict.fromkeys(spent, number)),
+                   invalidity={"enum": ["timeout", "compile", "runtime", "correctness", "constraints", "correct"]},
+                   measurements={"type": "array", "items": measurement})
+    result["required"] = ["configuration", "times", "invalidity", "correctness"]
+    return there(schema_version={"type": "string", "pattern": r"^\d+\.\d+\.\d+$"}, results={"type": "array", "items": result},
+                 metadata=there(compute_api={"enum": ["OpenCL", "CUDA", "Vulkan"]}, timeunit={"enum": [
+                     "nanoseconds", "microseconds", "milliseconds", "seconds"]}, **dict.fromkeys(
+                         ("platform", "device", "autotuner", "autotuner_version", "timestamp"), text)))
+
+
+def test_t4_results_of_every_session_are_valid(tmp_path: Path) -> None:
+    """A space of some shipped sessions, and every status there is. The check itself refuses what the schema excludes."""
+    judge = Draft202012Validator(t4_schema())
+    found = [t for file in sorted(SESSION.parent.glob("*.zip"))[:4] for space in session_spaces(Session.open(file))[:1]
+             for t in space.trials]
+    every = [replace(found[0], status=status, kernel_ms=found[0].kernel_ms if status == Status.OK else None)
+             for status in Status]
+    data = json.loads(json.dumps(t4_of([*found, *every])))
+    judge.validate(data)
+    for place, name, value in ((data["metadata"], "timeunit", "ms"), (data["results"][0], "correctness", 0.5),
+                               (data["results"][0], "invalidity", "slow"), (data["results"][0]["times"], "framework", "1")):
+        before = place.get(name)
+        place[name] = value
+        assert not judge.is_valid(data), name
+        place.pop(name) if before is None else place.update({name: before})
+    judge.validate(data)
+
+
 def test_t4_results_of_a_session_are_read_back(tmp_path: Path) -> None:
     space = session_spaces(Session.open(SESSION))[0]
     data = t4_of(space.trials)
+    for unit, factor in (("seconds", 1e3), ("nanoseconds", 1e-6)):
+        (tmp_path / "other.json").write_text(json.dumps({**data, "metadata": {"timeunit": unit}}))
+        [other] = spaces_of(tmp_path / "other.json")
+        assert np.allclose(other.ms, factor * space.ms, equal_nan=True)
+        assert np.nanmax(other.seconds) == pytest.approx(factor * np.nanmax([
+            t.build.seconds for t in space.trials if t.build and t.build.seconds is not None]))
+    (tmp_path / "other.json").write_text(json.dumps({**data, "metadata": {"timeunit": "hours"}}))
+    with pytest.raises(BadRequest, match="has the unit of time 'hours'; a T4 file has one of nanoseconds, "):
+        spaces_of(tmp_path / "other.json")
     file = tmp_path / "space.json"
     file.write_text(json.dumps(data))
     [back] = spaces_of(file)
@@ -256,6 +308,7 @@ def test_the_chart_tells_searches_apart_by_colour_and_dash(space: RecordedSpace)
     (["nowhere.json"], "nowhere.json does not exist"),
     (["{broken}"], "is not JSON"),
     (["{other}"], "is neither a cache file of Kernel Tuner (it has no cache) nor a T4 file"),
+    (["{t1}"], "is a T1 file: it describes a space of 2 tunables and holds no times; name the file of its results"),
     (["{folder}"], "is a folder without a session"),
     (["{good}", "--searches", "clever"], "There is no search 'clever'; there are surrogate, random, tpe"),
     (["{good}", "--repeats", "0"], "--repeats is 0; give 1 or more"),
@@ -263,10 +316,11 @@ def test_the_chart_tells_searches_apart_by_colour_and_dash(space: RecordedSpace)
     (["{good}", "--t4", "{folder}/t4.json"], "is not from a session"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_bad_input_gets_one_sentence(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    places = {"broken": tmp_path / "broken.json", "other": tmp_path / "other.json", "folder": tmp_path,
-              "good": written(tmp_path)}
+    places = {"t1": tmp_path / "t1.json", "broken": tmp_path / "broken.json", "other": tmp_path / "other.json",
+              "folder": tmp_path, "good": written(tmp_path)}
     places["broken"].write_text('{"cache": {"1": ')
     places["other"].write_text('{"entries": []}')
+    places["t1"].write_text('{"ConfigurationSpace": {"TuningParameters": [{"Name": "X"}, {"Name": "Y"}]}}')
     assert main(["replay", *(word.format(**places) for word in words)]) == 2
     error = capsys.readouterr().err
     assert said in error and len(error.strip().splitlines()) == 1

@@ -2,8 +2,9 @@
 Tuner.
 
 Cache files have `cache: {text of the config: its result}`, Kernel Tuner's own format. T4 files have `results: [...]`, the
-exchange format of autotuners. Both may be compressed with gzip. The types below follow results-schema.json 1.0.0 of
-https://github.com/odgaard/TuningSchema. Times are in ms.
+exchange format of autotuners. Both may be compressed with gzip. The types below follow results-schema.json of
+https://github.com/odgaard/TuningSchema and its successor schemas/T4.json of
+https://github.com/AutoTuningAssociation/autotuning_methodology. Times are in ms; of a T4 file, in its unit of time.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ SMALLEST = 2  # the fewest points of a space: a smaller one is not worth a searc
 _MOST_COUNTED = 20_000  # configs before constraints: enumerating more takes minutes
 _TIMES = ("compile_time", "verification_time", "benchmark_time", "strategy_time", "framework_time")  # ms
 SCHEMA_VERSION = "1.0.0"
+_UNITS_MS = {"nanoseconds": 1e-6, "microseconds": 1e-3, "milliseconds": 1.0, "seconds": 1e3}
 FAMILY = "candidate_family"  # in our files: variant, precision and form, beside the tunables
 TIME = "time"
 
@@ -268,9 +270,18 @@ def _results(path: Path, data: Any) -> list[_Result]:
         return [_cached(path, key, line, names, str(data.get("objective") or "time")) for key, line in lines]
     if isinstance(data, dict) and isinstance(data.get("results"), list):
         try:
-            return [_of_t4(one) for one in read(Results, data)["results"]]
+            metadata = data.get("metadata")
+            unit = metadata.get("timeunit", "milliseconds") if isinstance(metadata, dict) else "milliseconds"
+            if unit not in _UNITS_MS:
+                raise BadRequest(f"{path} has the unit of time {unit!r}; a T4 file has one of {', '.join(_UNITS_MS)}.")
+            return [_of_t4(one, _UNITS_MS[unit]) for one in read(Results, data)["results"]]
         except Misfit as error:
             raise BadRequest(f"{path} is not a T4 file: {error}; name another file.") from error
+    if isinstance(data, dict) and isinstance(data.get("ConfigurationSpace"), dict):
+        tunables = data["ConfigurationSpace"].get("TuningParameters")
+        count = len(tunables) if isinstance(tunables, list) else 0
+        raise BadRequest(f"{path} is a T1 file: it describes a space of {count} tunables and holds no times; name the file of "
+                         "its results (T4), or the cache file.")
     raise BadRequest(f"{path} is neither a cache file of Kernel Tuner (it has no cache) nor a T4 file (it has no results); "
                      "name another file.")
 
@@ -284,14 +295,14 @@ def _cached(path: Path, key: str, line: Any, names: Sequence[str], objective: st
                    sum(parts) / 1e3 if parts else None)
 
 
-def _of_t4(one: Mapping[str, Any]) -> _Result:
+def _of_t4(one: Mapping[str, Any], unit_ms: float) -> _Result:
     objective = (one.get("objectives") or ["time"])[0]
     value = next((m.get("value") for m in one.get("measurements", []) if m.get("name") == objective), None)
-    parts = [t for name, t in one["times"].items() if name != "runtimes" and _is_number(t)]
+    parts = [unit_ms * t for name, t in one["times"].items() if name != "runtimes" and _is_number(t)]
     config = _config(one["configuration"], "a result")
     family = str(config.pop(FAMILY, "all"))
-    return _Result(config, _time(value) if one["invalidity"] == CORRECT else None, sum(parts) / 1e3 if parts else None,
-                   family)
+    ms = _time(value) if one["invalidity"] == CORRECT else None
+    return _Result(config, None if ms is None else unit_ms * ms, sum(parts) / 1e3 if parts else None, family)
 
 
 def _config(values: Mapping[str, Any], place: str) -> dict[str, Value]:
@@ -323,5 +334,5 @@ def _result(trial: Trial) -> dict[str, Any]:
     return {"timestamp": trial.at, "configuration": {FAMILY: family_of(trial), **trial.tunables}, "times": times,
             "invalidity": str(_INVALID.get(trial.status, Invalidity.RUNTIME)), "correctness": 1.0 if trial.ok else 0.0,
             "measurements": measurements, "objectives": [TIME],
-            "metadata": {"timeunit": "milliseconds", "device": trial.device.name, "direction": trial.direction,
-                         "workload": trial.workload.to_json()}}
+            "metadata": {"timeunit": "milliseconds", "autotuner": "kernel-workbench", "device": trial.device.name,
+                         "direction": trial.direction, "workload": trial.workload.to_json()}}
