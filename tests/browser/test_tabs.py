@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.browser.conftest import ROOT
+from tests.drive.conftest import until
 from tests.page.test_page import with_a_template_that_does_not_compile
 from tests.page.test_report import CPU, trial
 from tests.shared import ticked
@@ -136,7 +137,11 @@ def test_a_report_is_shown_to_the_tab_that_asked(page):
 def test_the_line_of_a_files_error_is_shown_with_its_neighbours(page):
     tab = open_tab(page, "/check")
     broken = WRONG.replace("layer = self.conv1d_transpose", "layer = self.conv1d_transposed")
-    tab.get_by_label("Candidate: paste a file").fill(broken)
+    source = tab.get_by_label("Candidate: paste a file")
+    source.fill(broken)
+    settled(tab)
+    tab.reload()
+    until(lambda: source.input_value() == broken)   # what was typed is still there, and counts
     tab.get_by_role("button", name="Check", exact=True).click()
     line = 1 + broken.splitlines().index("        layer = self.conv1d_transposed")
     tab.locator(".strip", has_text="FAILED").wait_for()
@@ -144,6 +149,17 @@ def test_the_line_of_a_files_error_is_shown_with_its_neighbours(page):
     shown = text(tab)
     assert f"line {line}" in shown and "no attribute 'conv1d_transposed'" in shown
     assert "layer = self.conv1d_transposed" in shown and "def forward(self, x):" in shown, "the line and the one before it"
+    mark = tab.locator(".kwed .errors button", has_text=f"line {line}: ").first
+    mark.click()
+    assert source.evaluate("e => e.value.slice(e.selectionStart).split('\\n')[0].trim()") == "layer = self.conv1d_transposed"
+    source.press("Control+Home")
+    source.type("# once more\n")
+    mark.filter(has_text=f"line {line + 1}: ").wait_for()
+    source.press("Control+Enter")   # with the text as it is now, although the editor has not lost the focus
+    tab.locator(".strip", has_text="s since start").wait_for()
+    tab.locator(".kwed .errors button", has_text=f"line {line + 1}: ").first.wait_for()
+    tab.locator(".strip", has_text="FAILED").wait_for()
+    assert "Changed since" not in text(tab)
 
 
 @pytest.mark.long

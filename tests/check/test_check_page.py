@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from html import unescape
 
@@ -22,6 +23,11 @@ def page() -> AppTest:
     return at
 
 
+def editor(at: AppTest) -> dict:
+    """What the editor was given."""
+    return json.loads(at.main.get("bidi_component")[-1].proto.json)
+
+
 def said(at: AppTest) -> str:
     return "\n".join(element.body for element in at.get("html"))
 
@@ -31,7 +37,7 @@ def test_the_wrong_sample_is_checked_and_its_mistake_named(page: AppTest) -> Non
     page.button(key="check_run").click().run()
     assert "There is no candidate yet; paste or upload a file" in said(page)
     page.button(key="check_sample").click().run()
-    assert "class ModelNew" in page.text_area(key="check_text").value
+    assert "class ModelNew" in page.session_state["check_text"] and "class ModelNew" in editor(page)["put"]["text"]
     page.selectbox(key="check_device").select("cpu").run()
     page.button(key="check_run").click().run()
     assert not page.exception
@@ -47,7 +53,9 @@ def test_the_wrong_sample_is_checked_and_its_mistake_named(page: AppTest) -> Non
     assert "NOT TIMED" in text
     assert "Against KernelBench #74 (small)" in text and "at the small size, which is not KernelBench's own" in unescape(text)
     assert "CHANGED" not in text
-    page.text_area(key="check_text").set_value(page.text_area(key="check_text").value + "\n# edited").run()
+    mark, = editor(page)["marks"] or [None]
+    assert mark is None and editor(page)["text"] == editor(page)["sent"], "what was checked can be had back"
+    page.session_state["check_text"] += "\n# edited"
     page.number_input(key="check_memory").set_value(8).run()
     assert "Changed since: the file, the memory limit. Press Check to do it again." in said(page)
 
@@ -60,8 +68,7 @@ def test_a_failure_that_names_a_line_shows_it(page: AppTest) -> None:
     seen = _row(failed, text=file)[2]
     assert "<b class=wrongline>>    19  line 19 of it</b>" in seen and "line 16 of it" in seen
     assert "wrongline" not in _row(Question("builds", "Does it build?", Answer.PASSED, "Yes, see line 19."), text=file)[2]
-    editor = page.text_area(key="check_text")
-    assert editor in page.main.text_area and not page.sidebar.text_area, "it is as wide as the page"
+    assert editor(page)["form"] and not page.sidebar.get("bidi_component"), "it is as wide as the page"
 
 
 def test_questions_that_were_skipped_for_one_reason_are_one_row() -> None:
@@ -81,9 +88,9 @@ def test_questions_that_were_skipped_for_one_reason_are_one_row() -> None:
 
 def test_answers_are_there_while_the_check_goes_on_and_stay_when_it_is_stopped(page: AppTest) -> None:
     page.button(key="check_sample").click().run()
-    hangs = page.text_area(key="check_text").value.replace("        layer = self", (
+    hangs = page.session_state["check_text"].replace("        layer = self", (
         "        import time\n        time.sleep(0 if x.shape[0] > 1 else 600)\n        layer = self"))
-    page.text_area(key="check_text").set_value(hangs).run()
+    page.session_state["check_text"] = hangs
     page.selectbox(key="check_device").select("cpu").run()
     page.number_input(key="check_limit").set_value(3600).run()
     page.button(key="check_run").click().run()
@@ -136,7 +143,7 @@ def test_a_reference_of_ones_own_is_what_the_file_is_checked_against(page: AppTe
     page.selectbox(key="check_reference").select("a file of my own").run()
     page.selectbox(key="check_device").select("cpu")
     right = REFERENCE.split("def get_inputs")[0].replace("class Model(", "class ModelNew(")
-    page.text_area(key="check_text").set_value(right).run()
+    page.session_state["check_text"] = right
     page.button(key="check_run").click().run()
     assert "There is no reference yet; upload a file with Model, get_inputs and get_init_inputs." in said(page)
     assert not [s for s in page.get("button_group") if s.key == "check_size"], "its size is its own"
@@ -147,7 +154,7 @@ def test_a_reference_of_ones_own_is_what_the_file_is_checked_against(page: AppTe
     assert "The reference does not run: NameError: the file defines no class Model; it has Other." in text
     assert "Correct the input on the left, then check again." in text and not page.get("download_button"), "no report"
     _upload(page, REFERENCE)
-    page.text_area(key="check_text").set_value(right.replace("return x *", "return y *")).run()
+    page.session_state["check_text"] = right.replace("return x *", "return y *")
     page.button(key="check_run").click().run()
     text = ended(page)
     assert "Against mine.py, on " in text and "KernelBench #74" not in text and "name 'y' is not defined" in text

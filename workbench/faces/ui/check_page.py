@@ -24,6 +24,8 @@ _MOST_KEPT = 20  # reports that have ended
 _MOST_MB = MOST_TEXT_BYTES >> 20
 _MOST_LOG = 6000  # the most characters on the page; the downloaded report has all
 _WORDS = {Answer.WARNED: "WARN"}
+_BOX = "check_box"               # the editor's key
+_NAME = "model_new.py"           # of a text that was not uploaded
 _LINE = re.compile(r"\bline (\d+)\b")
 _SAMPLE = '''"""A wrong sample: taps are flipped, and the output has no gradient."""
 
@@ -49,15 +51,16 @@ KEYS = ("check_id", "check_reference", "check_device", "check_size", "check_limi
 
 def draw() -> None:
     check = _own()
+    st.session_state["check_text"] = _typed()   # the editor's state is gone while another page is shown
     with st.sidebar:
         uploaded = _form(check)
     try:
-        _shown(check)
+        _shown(check, uploaded)
     finally:
-        _editor(uploaded=uploaded, done=check is not None)
+        _editor(check, uploaded)
 
 
-def _shown(check: Check | None) -> None:
+def _shown(check: Check | None, uploaded: str | None) -> None:
     """Draws the present state: nothing yet, the answers so far, or the report."""
     _elsewhere(check)
     if missing := st.session_state.get("check_missing"):
@@ -68,7 +71,8 @@ def _shown(check: Check | None) -> None:
             theme.html(theme.strip("READY", "Nothing checked yet", "Choose a reference, paste or upload a file that "
                                    "defines ModelNew, and press Check."))
         if theme.button("Fill in a wrong sample for KernelBench #74", key="check_sample"):
-            st.session_state["check_sample_text"] = _SAMPLE
+            st.session_state["check_put"] = {"id": secrets.token_hex(4), "text": _SAMPLE, "instead_of": _in_box()}
+            st.session_state["check_text"] = _SAMPLE
             st.rerun()
         return
     if not check.done:
@@ -101,7 +105,7 @@ def _shown(check: Check | None) -> None:
                         theme.html(card)
         if report.times:
             theme.html(_ladder(report))
-        if marks := _marks(report):
+        if (marks := _marks(report)) and not _in_editor(check, uploaded):
             theme.html(theme.heading(f"{check.request.name} as it was checked"))
             source_view.read(check.request.text, str(st.session_state["check_id"]), title="The file as it was checked",
                              marks=marks)
@@ -110,7 +114,7 @@ def _shown(check: Check | None) -> None:
 def _changed(request: CheckRequest) -> list[str]:
     """The fields whose values differ from those of the shown check."""
     now = _asked()
-    if isinstance(now, str):  # for example without a text: after a reload the report is there, but not the pasted text
+    if isinstance(now, str):  # for example without a text
         return []
     pairs = (("the file", "text"), ("the reference", "reference"), ("the device", "device"), ("the size", "size"),
              ("the time limit", "call_s"), ("the memory limit", "memory_gib"))
@@ -126,16 +130,50 @@ def _marks(report: CheckReport) -> list[tuple[int, str]]:
     return list(found.items())
 
 
-def _editor(*, uploaded: bool, done: bool) -> None:
-    """The editor of the file, in the full width of the page. It is below the report if there is one."""
-    if (sample := st.session_state.pop("check_sample_text", None)) is not None:
-        st.session_state["check_text"] = sample
-    st.text_area("Candidate: paste a file that defines ModelNew, or upload it on the left", key="check_text",
-                 height=300 if done else 520, disabled=uploaded, persist_state="session")
+def _in_editor(check: Check | None, uploaded: str | None) -> bool:
+    """Whether the editor holds the text that was checked, or an edited one."""
+    return check is not None and (check.request.name == _NAME if uploaded is None else uploaded == check.request.text)
 
 
-def _form(check: Check | None) -> bool:
-    """The sidebar. `_asked` reads it only when a button is pressed, so that a text pasted just before is included."""
+def _editor(check: Check | None, uploaded: str | None) -> None:
+    """The editor of the file, in the full width of the page, with the lines that failures name. It is below the report if there
+    is one. An uploaded file can only be read."""
+    there = check is not None and _in_editor(check, uploaded)
+    marks = _marks(check.report) if check is not None and check.report and there else []
+    title = "Candidate: paste a file that defines ModelNew, or upload it on the left"
+    theme.html(theme.heading(title if uploaded is None else "Candidate: the uploaded file"))
+    data = {"marks": [{"line": line, "text": said} for line, said in marks], "note": "", "line": 1, "python": True,
+            "title": title, "height": 520 if check is None else 360}
+    with st.container(key="check editor"):
+        if uploaded is not None:
+            theme.code("check_uploaded", {**data, "key": "check uploaded", "text": uploaded, "read": True})
+            return
+        checked = check.request.text if check is not None and there else ""
+        theme.code(_BOX, {**data, "key": "check", "text": checked, "form": True, "sent": st.session_state["check_text"],
+                          "put": st.session_state.get("check_put")}, default={"text": None}, on_text_change=lambda: None)
+
+
+def _in_box() -> str | None:
+    """The text that the editor has sent; None if it has sent none."""
+    box = st.session_state.get(_BOX) or {}
+    text = box.get("text")
+    return text if isinstance(text, str) else None
+
+
+def _typed() -> str:
+    """The text of the editor. The server keeps it while another page is shown. After a reload, the editor sends its draft;
+    without one it shows the text that was checked."""
+    put, sent = st.session_state.get("check_put") or {}, _in_box()
+    if sent is not None and (not put or sent != put["instead_of"]):
+        return sent
+    kept: str | None = st.session_state.get("check_text")
+    check = _checks().get(st.session_state.get("check_id", ""))
+    return kept if kept is not None else check.request.text if check is not None and check.request.name == _NAME else ""
+
+
+def _form(check: Check | None) -> str | None:
+    """The sidebar. Returns the text of an uploaded candidate. `_asked` reads the values only when a button is pressed, so that
+    a text pasted just before is included."""
     names = {p.name: p.listed for p in PRESETS.values()}
     devices = list(state.device_names())
     for key, there, usual in (("check_reference", [*names, OWN], "kb74"), ("check_device", devices, devices[0])):
@@ -170,7 +208,7 @@ def _form(check: Check | None) -> bool:
                "runs in its own process, without your environment variables and with these limits. With bwrap it has no "
                "network and can write only to its scratch folder. Without bwrap, Landlock or a separate user account limits "
                "where it can write. The report names the sandbox.</div>")
-    return uploaded is not None
+    return None if uploaded is None else _decoded(uploaded)
 
 
 def _begin() -> None:
@@ -185,7 +223,7 @@ def _asked() -> CheckRequest | str:
     """The request from the form's values, or the sentence that names what is missing."""
     form = st.session_state
     uploaded, own, chosen = form.get("check_file"), form.get("check_reference_file"), form["check_reference"]
-    text = _decoded(uploaded) if uploaded is not None else form.get("check_text") or ""
+    text = _decoded(uploaded) if uploaded is not None else _typed()
     if not text.strip():
         return "There is no candidate yet; paste or upload a file that defines ModelNew."
     if chosen != OWN:
@@ -197,7 +235,7 @@ def _asked() -> CheckRequest | str:
         return "There is no reference yet; upload a file with Model, get_inputs and get_init_inputs."
     try:
         return CheckRequest(text, reference, form["check_device"], reference_name=name, size=size,
-                            name=uploaded.name if uploaded is not None else "model_new.py",
+                            name=uploaded.name if uploaded is not None else _NAME,
                             memory_gib=float(form["check_memory"]), call_s=float(form["check_limit"]))
     except BadRequest as error:
         return str(error)

@@ -1,15 +1,18 @@
 // The editor of the page Inspect: a textarea over its own coloured text, with line numbers, search, jumps and marks on lines.
 // It asks nobody for anything: no other script, no request. Text goes to Python only when somebody runs it. With
 // `data.read` it only shows its text. With `data.counts` (line -> number) each of these lines has its number beside it, and a
-// click on it is told to Python; `data.chosen` is the line that is shaded.
+// click on it is told to Python; `data.chosen` is the line that is shaded. With `data.form` its text belongs to a form: Python
+// gets it whenever it loses the focus, so that it counts with a click on a button outside. `data.put` replaces the text once.
+// `data.python` says that the text is Python.
 const LINE = 18;             // px, as in the style sheet
 const AROUND = 40;           // lines above and below those in sight that are coloured
 const MOST_HITS = 400;
 const COLOURED = /(\/\*[\s\S]*?(?:\*\/|$)|\/\/[^\n]*)|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|^([ \t]*#[^\n]*)|\b(alignas|auto|bool|break|case|char|const|constexpr|continue|default|do|double|else|enum|extern|false|float|for|if|inline|int|long|namespace|nullptr|operator|return|short|signed|sizeof|static|static_assert|struct|switch|template|true|typedef|typename|unsigned|using|void|volatile|while|__device__|__global__|__host__|__shared__|__forceinline__|__launch_bounds__|__restrict__|__syncthreads)\b|\b(0[xX][\da-fA-F]+|\d[\d.]*(?:[eE][-+]?\d+)?[fFuUlL]*)\b/gm;
+const PYTHON = /(#[^\n]*)|("""[\s\S]*?(?:"""|$)|\'\'\'[\s\S]*?(?:\'\'\'|$)|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|^([ \t]*@[\w.]+)|\b(False|None|True|and|as|assert|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|import|in|is|lambda|nonlocal|not|or|pass|raise|return|self|super|try|while|with|yield)\b|\b(\d[\d_.]*(?:[eE][-+]?\d+)?)\b/gm;
 const CLASSES = ['c', 's', 'p', 'k', 'n'];
 
 export default function (component) {
-  const {parentElement, data, setTriggerValue} = component;
+  const {parentElement, data, setStateValue, setTriggerValue} = component;
   const root = parentElement.querySelector('.kwed');
   const at = name => root.querySelector(name);
   const [text, colours, numbers, marks, code, body] = ['textarea', '.colours', '.numbers', '.marks', '.code', '.body'].map(at);
@@ -19,6 +22,22 @@ export default function (component) {
   const store = value => {
     try { value === data.text ? sessionStorage.removeItem(draft) : sessionStorage.setItem(draft, value); } catch { /* full */ }
   };
+  function send() {
+    if (!data.form || data.read || root.kwSent === text.value) return;
+    root.kwSent = text.value;
+    setStateValue('text', text.value);
+  }
+  function putOnce() {   // a reload or a second drawing does not put it again
+    const name = 'kernel workbench put';
+    try {
+      if (!data.put || sessionStorage.getItem(name) === data.put.id) return false;
+      sessionStorage.setItem(name, data.put.id);
+      sessionStorage.setItem(draft, data.put.text);
+    } catch { if (!data.put || root.kwPut === data.put.id) return false; }
+    root.kwPut = data.put.id;
+    text.value = data.put.text;
+    return true;
+  }
   const was = data.text.split('\n');
   let hits = [], hit = -1, lines = [], edit = null;
 
@@ -27,7 +46,7 @@ export default function (component) {
 
   function coloured(source) {
     let out = '', last = 0;
-    for (const found of source.matchAll(COLOURED)) {
+    for (const found of source.matchAll(data.python ? PYTHON : COLOURED)) {
       const kind = found.slice(1).findIndex(group => group !== undefined);
       out += escape(source.slice(last, found.index)) + `<i class=${CLASSES[kind]}>${escape(found[0])}</i>`;
       last = found.index + found[0].length;
@@ -49,8 +68,10 @@ export default function (component) {
     const top = Math.max(0, Math.floor(body.scrollTop / LINE) - AROUND);
     const end = Math.min(lines.length, top + Math.ceil(body.clientHeight / LINE) + 2 * AROUND);
     const before = lines.slice(0, top).join('\n');
-    const inside = before.lastIndexOf('/*') > before.lastIndexOf('*/');   // a comment that began above
-    colours.innerHTML = coloured((inside ? '/*' : '') + lines.slice(top, end).join('\n')).replace(inside ? '/*' : '', '');
+    const begin = data.python ? '"""' : '/*';
+    const inside = data.python ? before.split(begin).length % 2 === 0    // a string, or a comment, that began above
+      : before.lastIndexOf('/*') > before.lastIndexOf('*/');
+    colours.innerHTML = coloured((inside ? begin : '') + lines.slice(top, end).join('\n')).replace(inside ? begin : '', '');
     const first = edit ? edit.head + 1 : 0, last = edit ? Math.max(edit.now, first) : -1;
     const shown = Array.from({length: end - top}, (_, i) => top + i + 1);
     const counted = n => (data.counts?.[n] ? `<u>${data.counts[n]}</u> ` : '');
@@ -86,7 +107,7 @@ export default function (component) {
       item.onclick = () => show(mark.line, true);
       return item;
     }));
-    said.textContent = edit ? `Edited: ${edit.now <= edit.head + 1 ? `line ${edit.head + 1}` : `lines ${edit.head + 1} to ${edit.now}`}`
+    said.textContent = edit && was.length > 1 ? `Edited: ${edit.now <= edit.head + 1 ? `line ${edit.head + 1}` : `lines ${edit.head + 1} to ${edit.now}`}`
       : data.note;
     run.disabled = data.read || data.busy || !data.runnable && !edit;
     revert.disabled = !edit;
@@ -98,7 +119,9 @@ export default function (component) {
     lines.forEach((line, i) => {
       let match;
       if ((match = line.match(/^#line 1 "([^"]+)"/))) found.push([i + 2, `file ${match[1]}`]);
-      else if (/^\/\* variant/.test(line)) found.push([i + 1, 'header']);
+      else if (data.python) {
+        if ((match = line.match(/^\s*(class|def)\s+(\w+)/))) found.push([i + 1, `${match[1]} ${match[2]}`]);
+      } else if (/^\/\* variant/.test(line)) found.push([i + 1, 'header']);
       else if (/^(?:static\s+)?__global__/.test(line)) {
         const name = lines.slice(i, i + 4).join(' ').replace(/__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)/, '').match(/(\w+)\s*\(/);
         found.push([i + 1, `kernel ${name ? name[1] : ''}`]);
@@ -156,7 +179,7 @@ export default function (component) {
   text.onkeydown = event => {
     if (event.key === 'Tab' && !root.dataset.leave && !data.read) {
       event.preventDefault();
-      document.execCommand('insertText', false, '  ');
+      document.execCommand('insertText', false, data.python ? '    ' : '  ');
     }
     root.dataset.leave = event.key === 'Escape' ? '1' : event.key === 'Shift' ? root.dataset.leave || '' : '';
   };
@@ -176,29 +199,37 @@ export default function (component) {
   jump.onchange = () => { if (jump.value) show(+jump.value, true); jump.value = ''; };
   root.onkeydown = event => {
     if (!(event.ctrlKey || event.metaKey)) return;
-    if (event.key === 'Enter') { event.preventDefault(); start(); }
+    if (event.key === 'Enter' && data.form) send();   // the button outside has this key
+    else if (event.key === 'Enter') { event.preventDefault(); start(); }
     if (event.key.toLowerCase() === 'f') { event.preventDefault(); find.focus(); find.select(); }
   };
+  text.onblur = send;
   run.onclick = start;
-  revert.onclick = () => { text.value = data.text; store(data.text); draw(); text.focus({preventScroll: true}); };
+  revert.onclick = () => { text.value = data.text; store(data.text); draw(); send(); text.focus({preventScroll: true}); };
 
   body.classList.toggle('counted', !!data.counts);
   run.textContent = data.label ?? '';
-  run.hidden = revert.hidden = text.readOnly = !!data.read;
+  run.hidden = !!(data.read || data.form);
+  revert.hidden = !!(data.read || data.form && !data.text);
+  text.readOnly = !!data.read;
   text.title = data.read ? 'Ctrl-F searches.' : 'Ctrl-Enter runs. Ctrl-F searches. Escape, then Tab, leaves the text.';
   text.setAttribute('aria-label', data.title);
   if (root.dataset.key !== data.key || root.kwText !== data.text) {   // another text, not a drawing of the same once more
     root.dataset.key = data.key;
     root.kwText = data.text;
-    text.value = stored() ?? data.text;
+    if (!putOnce()) text.value = stored() ?? data.text;
+    root.kwSent = data.sent;
+    if (data.height) body.style.height = `${data.height}px`;
     hits = [];
     draw();
     show(data.marks.length ? data.marks[0].line : data.line);
     root.kwChosen = data.chosen;
     if (data.chosen) show(data.chosen);
   } else {
+    putOnce();
     draw();
     if (data.chosen && root.kwChosen !== data.chosen && !inSight(data.chosen)) show(data.chosen);
     root.kwChosen = data.chosen;
   }
+  if (data.form && document.activeElement?.shadowRoot?.activeElement !== text) send();   // also a draft of before a reload
 }

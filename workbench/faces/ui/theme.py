@@ -255,9 +255,10 @@ def svg(picture: str, *, key: str) -> None:
     _SVG(data={"svg": picture}, key=key, height="content")
 
 
-def code(key: str, data: dict[str, Any], **callbacks: Callable[[], None]) -> Any:
-    """A text with line numbers, search and marks; see editor.js. `callbacks`: `on_run_change`, `on_picked_change`."""
-    return _CODE(key=key, height="content", data=data, **callbacks)
+def code(key: str, data: dict[str, Any], **options: Any) -> Any:
+    """A text with line numbers, search and marks; see editor.js. `options`: the callbacks `on_run_change`, `on_picked_change`
+    and `on_text_change`, and `default`, the values of its state."""
+    return _CODE(key=key, height="content", data=data, **options)
 
 
 def strip(word: str, sentence: str, evidence: str = "", *, badge_text: str | None = None,
