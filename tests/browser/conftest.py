@@ -128,6 +128,11 @@ def page(chromium, serving) -> Iterator:
     context.close()
 
 
+def wider_than_the_window(page) -> bool:
+    return page.evaluate("""() => [document.documentElement, ...document.querySelectorAll(
+        '[data-testid=stMain], [data-testid=stMainBlockContainer]')].some(e => e.scrollWidth > e.clientWidth)""")
+
+
 def _foreign(url: str) -> bool:
     return not url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
 

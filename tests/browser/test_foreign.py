@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
+
+from tests.browser.conftest import wider_than_the_window
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -32,6 +35,15 @@ sys.addaudithook(spy)
 '''
 PATHS = ("/", "/inspect", "/_stcore/health", "/_stcore/metrics", "/_stcore/host-config", "/static/nothing.js", "/media/nothing",
          "/_stcore/upload_file/a/b")
+
+
+RECORDED = Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench.zip"
+HOSTILE = "![](http://evil.example/x.png)"
+# Page -> the names in its address that a link gives a hostile value.
+NAMES = {"": "flags precision only device", "tune": "stride trials variants device", "inspect": "view file trial diff",
+         "compare": "layer status device base", "bench": "gpu suite class sessions", "check": "reference limit check",
+         "model": "reference folder device patch", "export": "class layer forward device", "machine": "device"}
+SESSIONS = {"inspect": "inspect_session", "compare": "compare_a", "export": "export_session"}
 
 
 @pytest.fixture
@@ -98,11 +110,26 @@ def test_a_name_that_the_user_allows_is_answered(serve, options):
         assert " 403 " in answer(address, "/", host="example.com")
 
 
-def test_the_page_asks_nobody_outside_and_no_website_reaches_it(asked_outside, page, serving, another_program):
-    for name in ("Inspect", "Compare", "Check", "Export", "Machine", "Workbench"):
-        page.get_by_role("link", name=name).click()
+def test_no_page_asks_anybody_outside_whatever_its_link_says_and_no_website_reaches_it(asked_outside, page, serving, tmp_path,
+                                                                                       another_program):
+    """On the way: on no page is anything wider than a small window."""
+    shutil.copy(RECORDED, tmp_path / "sessions")
+    for path, names in NAMES.items():
+        words = urlencode({**{name: HOSTILE for name in names.split()}, SESSIONS.get(path, "session"): RECORDED.stem})
+        page.goto(f"{serving[0]}/{path}?{words}")
+        page.locator(".kw .strip").first.wait_for()
         page.locator('[data-test-script-state="notRunning"]').wait_for()
-    assert not page.foreign, page.foreign
+        for button in page.locator("[data-testid=stButton] [data-testid=stTooltipHoverTarget]:visible").all():
+            button.hover(force=True)
+        if path in ("", "tune"):  # the help of Run and Start says what is wrong, in the words of the link
+            page.locator(".st-key-run button:visible, .st-key-tune_start button:visible").first.hover(force=True)
+            page.locator("[data-testid=stTooltipContent]", has_text="evil.example").wait_for()
+        for width in (1024, 720):  # 720: as at 200 % on a screen of 1440
+            page.set_viewport_size({"width": width, "height": 700})
+            page.wait_for_timeout(150)
+            assert not wider_than_the_window(page), (path, width)
+        page.set_viewport_size({"width": 1440, "height": 1300})
+        assert not page.foreign, (path, page.foreign)
 
     website = page.context.new_page()
     website.goto(another_program)

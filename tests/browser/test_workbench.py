@@ -13,6 +13,7 @@ from statistics import median
 
 import pytest
 
+from tests.browser.conftest import wider_than_the_window
 from tests.shared import ticked
 from workbench.faces.cli import main
 
@@ -127,6 +128,8 @@ def test_the_keyboard_runs_stops_steps_and_searches_and_leaves_text_alone(waitin
     page.keyboard.press("Shift+S")
     page.locator(".strip", has_text="Stopped by you after").first.wait_for()
     page.wait_for_function("document.title.startsWith('– stopped, ')")
+    page.wait_for_function("document.querySelector('.kwsaid[role=status]').textContent.includes('CANCELLED Stopped by you')")
+    assert page.locator(".kw .facts [tabindex][aria-description]").count() > 4, "what a number means, for screen readers"
     run = page.get_by_role("button", name=re.compile(r"^Run \d+$"))  # words: no key and no markup in its name
     run.hover()
     page.get_by_text("Key: Ctrl+Enter").wait_for()
@@ -372,10 +375,6 @@ def test_results_are_in_sight_at_1440_at_1024_and_at_twice_the_size_in_light_and
         page.locator('[data-test-script-state="notRunning"]').wait_for()
         page.wait_for_timeout(400)  # a chart is laid out anew after its window
 
-    def wider_than_the_window() -> bool:
-        return page.evaluate("""() => [document.documentElement, ...document.querySelectorAll(
-            '[data-testid=stMain], [data-testid=stMainBlockContainer]')].some(e => e.scrollWidth > e.clientWidth)""")
-
     page.goto(f"{serving[0]}/?preset=kb81&size=full&session={recorded.stem}")
     page.locator(".js-plotly-plot").first.wait_for()
     settled()
@@ -388,7 +387,7 @@ def test_results_are_in_sight_at_1440_at_1024_and_at_twice_the_size_in_light_and
         chart, = page.evaluate(_CHARTS)
         assert chart["cover"] < 3, (width, "two labels stand on one another", chart)
         assert chart["texts"] < 2, (width, "a text is cut off", chart)
-        assert not wider_than_the_window(), width
+        assert not wider_than_the_window(page), width
         heads = page.locator('[data-testid="stDataFrame"] canvas [role=columnheader]').all_inner_texts()
         assert "median, ms" in heads[:-1], (width, "of the columns in sight the last may be cut")
         place = run.bounding_box()
@@ -417,7 +416,8 @@ def test_results_are_in_sight_at_1440_at_1024_and_at_twice_the_size_in_light_and
     page.goto(f"{serving[0]}/compare?compare_a={recorded.stem}")
     page.locator(".js-plotly-plot").nth(2).locator(".point").first.wait_for()
     settled()
-    assert page.get_by_test_id("stMainBlockContainer").evaluate("e => e.scrollHeight") < 4000 and not wider_than_the_window()
+    assert page.get_by_test_id("stMainBlockContainer").evaluate("e => e.scrollHeight") < 4000
+    assert not wider_than_the_window(page)
     for chart in page.evaluate(_CHARTS):
         assert chart["points"] > 30 and chart["left"] < 1 and chart["texts"] < 2 and chart["cover"] < 3, chart
     context.close()

@@ -153,6 +153,10 @@ def test_a_reference_of_ones_own_is_what_the_file_is_checked_against(page: AppTe
     assert "✕ FAILED" in text
     assert "The reference does not run: NameError: the file defines no class Model; it has Other." in text
     assert "Correct the input on the left, then check again." in text and not page.get("download_button"), "no report"
+    page.button(key="check_run").click().run()
+    page.button(key="check_stop").click().run()
+    text = ended(page)
+    assert "– CANCELLED" in text and "Stopped by you." in text, "before the judge knew anything"
     _upload(page, REFERENCE)
     page.session_state["check_text"] = right.replace("return x *", "return y *")
     page.button(key="check_run").click().run()

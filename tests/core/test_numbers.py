@@ -41,6 +41,16 @@ def test_form(function: str, arguments: tuple, text: str) -> None:
     assert getattr(numbers, function)(*arguments) == text
 
 
+def test_a_column_of_times_has_one_unit_and_sorts_as_text_by_its_numbers() -> None:
+    for values, unit, words in (((1234.5, 0.02, 12.5), "ms", ["0.0200", "12.5", "1\u202f234"]),
+                                ((5.0, 0.00005, 0.0123), "µs", ["0.0500", "12.3", "5\u202f000"])):
+        found, cells = numbers.times(values)
+        assert found == unit and [cell.strip() for cell in sorted(cells)] == words
+    assert numbers.times([None, nan, inf, 0.0]) == ("ms", ["–", *(numbers.padded(text) for text in ("NaN", "∞", "0"))])
+    bounds = [(9.5, 9.6), (10.2, 10.4), (0.5, 0.7), (117.0, 119.0)]
+    assert sorted(bounds, key=lambda two: numbers.padded(numbers.interval(*two))) == sorted(bounds), "an interval too"
+
+
 def test_a_share_may_ask_for_a_decimal() -> None:
     assert numbers.share(0.64226, decimals=1) == "64.2 %"
     assert numbers.share(0.0001, decimals=1) == "< 0.1 %"

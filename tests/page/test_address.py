@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 import streamlit as st
 
+from workbench.core.trial import Status
 from workbench.drive.sessions.session import Session
 from workbench.faces.ui import layer_form, state
 
@@ -84,6 +86,29 @@ def test_compare_keeps_its_mode_and_directions_in_the_address(sessions):
     assert tab("compare", compare_a="one", compare_b="two").selectbox(key="compare_b").value == "two", "B counts"
 
 
+def test_compare_keeps_its_filters_and_selected_rows_in_the_address(sessions):
+    Session(sessions / "one").append(trial("slow", 9.0, "tf32"))
+    Session(sessions / "one").append(trial("bad", None, status=Status.MISMATCH))
+    at = tab("compare", compare_a="one", compare_b="two", against="session B", precision="fp64")
+    assert "The precision 'fp64' in the link is not known." in said(at)
+    at = tab("compare", compare_a="one", compare_b="two", against="session B")
+    drawn = [m.label for m in at.multiselect if m.key.startswith("compare_only")]
+    assert drawn == ["Variant", "Precision"], "the others have one value"
+    at.multiselect(key="compare_only variant").set_value(["other", "mine"]).run()
+    assert set(at.dataframe(key="compare_table").value["A"]) == {"mine ieee", "other ieee"}
+    at.session_state["compare_table"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
+    at.run()
+    chosen = at.dataframe(key="compare_table").value["A"].iloc[1].split()[0]
+    row = next(t.trial_id for t in Session(sessions / "one").trials() if t.name == chosen)
+    link = written(at, "compare")
+    assert link["variant"] == "other,mine" and link["rows"] == f"{row}.forward" and f"<b>{chosen}" in said(at)
+    again = tab("compare", **{k: v for k, v in link.items() if k != "variant"}, variant=chosen)
+    assert again.session_state["compare_table"]["selection"]["rows"] == [0] and f"<b>{chosen}" in said(again)
+    for filters, left in (({"precision": "tf32"}, {"slow", "eager, TF32 on"}), ({"status": "MISMATCH"}, {"bad"})):
+        pinned = tab("compare", compare_a="one", trials=f"one:{row}", **filters)
+        assert set(pinned.dataframe(key="compare_picker").value["variant"]) == left
+
+
 def test_another_session_on_inspect_is_no_dead_link(sessions):
     first = Session(sessions / "one").trials()[-1].trial_id
     at = tab("inspect", inspect_session="one", trial=first)
@@ -113,10 +138,21 @@ def test_check_and_machine_keep_their_choices_in_the_address(sessions):
     assert "The device 'cuda:9' in the link is not known." in said(tab("machine", device="cuda:9"))
 
 
-def test_a_session_that_is_called_by_its_time_is_listed_with_its_layer(sessions):
+def test_a_session_that_is_called_by_its_time_is_listed_in_local_time_with_its_layer(sessions, monkeypatch):
     Session.create(sessions, "20261122-231318").append(trial("mine", 1.0))
-    labels = state.session_labels(["20261122-231318", "one", "recorded-x"])
-    assert labels == {"20261122-231318": "22 Nov 23:13 · KernelBench #74 (full)", "one": "one", "recorded-x": "x · recorded"}
+    for name in ("20261122-231350", "20261122-231359"):
+        Session.create(sessions, name)
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        labels = state.session_labels(["20261122-231318", "one", "recorded-x", "20261122-231350", "20261122-231359"])
+        assert state.session_label("20269922-231318") == "20269922-231318", "no time"
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+    assert list(labels.values()) == [
+        "23 Nov 04:43 · KernelBench #74 (full)", "one", "x · recorded", "23 Nov 04:43 · empty · 20261122-231350",
+        "23 Nov 04:43 · empty · 20261122-231359"]
 
 
 def test_a_link_to_inspects_diff_brings_both_sides_and_its_shape_back(sessions):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from workbench.core.candidate import Candidate
@@ -18,6 +19,7 @@ from workbench.core.presets import preset
 from workbench.core.trial import Status
 from workbench.core.variants import TEMPLATES, find
 from workbench.drive.running.request import Run, RunRequest
+from workbench.drive.sessions.files import TRIALS
 from workbench.drive.sessions.session import Session
 from workbench.faces.ui import state
 from workbench.faces.ui.running import rows_table
@@ -51,6 +53,14 @@ def _one_page(name: str) -> None:
     module = {"check": check_page, "inspect": inspect_page, "compare": compare_page, "machine": machine_page,
               "tune": tune_page}[name]
     state.guarded(module.draw, name, module.KEYS)()
+
+
+def titles(monkeypatch) -> list[str]:
+    """What the browser's tab is called, one after the other, from now on."""
+    found: list[str] = []
+    monkeypatch.setattr(st, "set_page_config", lambda page_title, **_: found.append(
+        page_title.removesuffix(" · Kernel Workbench")))
+    return found
 
 
 def said(at: AppTest) -> str:
@@ -106,7 +116,8 @@ def test_the_kernels_of_a_self_test_are_nobodys_candidates(sessions):
         state.runner().stop(run)
 
 
-def test_the_self_test_shows_its_progress_and_is_cancelled_where_it_was_started(sessions):
+def test_the_self_test_shows_its_progress_and_is_cancelled_where_it_was_started(sessions, monkeypatch):
+    called = titles(monkeypatch)
     machine = tab("machine")
     machine.button(key="selftest_run").click().run()
     try:
@@ -119,6 +130,7 @@ def test_the_self_test_shows_its_progress_and_is_cancelled_where_it_was_started(
         time.sleep(0.5)
         machine.run()
     assert "Stopped by you" in said(machine) and "attacks had been run" in said(machine)
+    assert called[-1] == "– stopped, self-test, Machine" and any(one.startswith("● self-test 0/") for one in called)
     assert machine.button(key="selftest_run") and "self-test runs" not in said(tab())
 
 
@@ -148,6 +160,28 @@ def test_a_link_to_what_is_not_here_says_so_and_offers_what_there_is(sessions, p
     chosen = Session(sessions / "here").trials()[-1].trial_id if box == "inspect_trial" else "there"
     at.selectbox(key=box).set_value(chosen).run()
     assert not at.exception and "in the link was not found" not in said(at)
+
+
+def _defective() -> None:
+    from workbench.faces.ui import state
+    state.guarded(lambda: {}["<b>gone</b>"])()
+
+
+def test_a_defect_of_a_page_is_a_status_line_with_its_details():
+    at = AppTest.from_function(_defective, default_timeout=300).run()
+    assert not at.exception
+    assert "✕ FAILED" in said(at) and "This page could not be drawn: KeyError." in said(at)
+    assert "the other pages still work" in said(at) and "KeyError: '<b>gone</b>'" in at.code[0].value
+
+
+def test_a_line_that_was_torn_is_told_on_the_workbench(sessions):
+    session = Session.create(sessions, "torn")
+    session.append(trial("mine", 1.0, device=CPU))
+    with (session.path / TRIALS).open("a") as file:
+        file.write('{"torn\n')
+    session.append(trial("other", 2.0, device=CPU))
+    text = said(tab(preset="kb74", size="full", session="torn", device="cpu"))
+    assert "1 of 3 lines could not be read and was left out: " in text and "line 2" in text
 
 
 def test_a_link_from_a_machine_with_a_gpu_shows_the_same_on_one_without(sessions):
@@ -182,8 +216,16 @@ def test_a_template_that_was_edited_after_its_trial_is_told(sessions, tmp_path, 
     header.write_text(f"// a comment\n{header.read_text()}")
     assert "CHANGED" not in said(tab(**link)), "a comment changes nothing"
     header.write_text(f"#define ANOTHER_TOKEN 1\n{header.read_text()}")
-    text = said(tab(**link))
+    here = tab(**link)
+    text = said(here)
     assert "naive_gather forward: the template has changed since its trial" in text and "of the earlier text" in text
+    assert {"faded results", "faded table"} <= set(keys_of(here))
+    text = said(tab("inspect", inspect_session="here"))
+    assert "! CHANGED" in text and "The template has changed since this trial." in text
+    session.append(replace(run.trials[0], trial_id="f" * 12))
+    compared = tab("compare", compare_a="here", trials=f"{run.trials[0].trial_id},{'f' * 12}")
+    assert "The template of 2 trials have changed since; see the column note." in said(compared)
+    assert "the template of A has changed since" in compared.dataframe(key="compare_table").value["note"][0]
 
 
 def test_results_fade_where_a_field_is_wrong(sessions):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from workbench.drive.reporting import compare_plots, html_report, plots, report,
 from workbench.drive.sessions.session import Session, list_sessions
 from workbench.faces.ui import results, state, workbench_page
 
-from .test_belongs import said, tab
+from .test_belongs import said, tab, titles
 from .test_report import CPU, H200, pytorch, timing, trial
 
 SESSIONS = Path(__file__).resolve().parents[2] / "sessions"
@@ -154,7 +155,9 @@ def test_a_link_with_ids_alone_means_the_session_a_and_names_what_is_gone(two_se
 
 def test_filters_of_direction_and_layer_hold_for_table_and_figures(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(SESSIONS))
-    at = opened(compare_a="recorded-h200-kernelbench", layer="KernelBench #81 (full)", directions="forward")
+    names = titles(monkeypatch)
+    at = tab("compare", compare_a="recorded-h200-kernelbench", layer="KernelBench #81 (full)", directions="forward")
+    assert re.fullmatch(r"▲ FASTER \d+, Compare", names[-1])
     table = at.dataframe[0].value
     assert set(zip(table["layer"], table["direction"], strict=True)) == {("KernelBench #81 (full)", "forward")}
     dots = json.loads(at.get("plotly_chart")[0].proto.spec)
@@ -274,10 +277,11 @@ def test_rows_are_pinned_and_compared_from_the_table_and_from_the_list_of_all_tr
     assert pinned[1] == f"mine:{two_sessions['mine'][1]}" and pinned[0].startswith("mine:") and len(pinned) == 2
     assert "2 trials are pinned." in at.toast[0].value
     at.segmented_control(key="compare_against").select("pinned trials").run()
-    assert list(at.dataframe(key="compare_table").value["B / A"]) == [pytest.approx(4.29)], "with PyTorch's, which is the first"
+    table = at.dataframe(key="compare_table").value
+    assert list(table["B / A"]) == [pytest.approx(4.29)], "with PyTorch's, which is the first"
     at.multiselect(key="compare_from").set_value(["other"]).run()
     names = at.dataframe(key="compare_picker").value
-    rows = [n for n, (session, name) in enumerate(zip(names["session"], names["name"], strict=True))
+    rows = [n for n, (session, name) in enumerate(zip(names["session"], names["variant"], strict=True))
             if (session, name) in (("other", "a"), ("other", "c"), ("mine", "b"))]
     select(at, "compare_picker", *rows)
     assert at.button(key="compare_pin").label == "Pin 2" and at.button(key="compare_unpin_rows").label == "Unpin"
@@ -291,10 +295,12 @@ def test_rows_are_pinned_and_compared_from_the_table_and_from_the_list_of_all_tr
 
 def test_a_comparison_of_one_pair_that_no_ratio_has_is_counted_in_the_singular(two_sessions, tmp_path) -> None:
     for name, device in (("here", H200), ("there", CPU)):
-        Session.create(tmp_path, name).append(trial("a", 2.0, device=device))
+        Session.create(tmp_path, name).append(trial("a", 0.002, device=device))
     at = tab("compare", compare_a="here", compare_b="there", against="session B")
     assert "1 pair of trials, but they ran on different devices, so their times are not compared" in said(at)
-    assert at.dataframe(key="compare_table").value["B / A"].isna().all() and not at.get("plotly_chart")
+    table = at.dataframe(key="compare_table").value
+    assert table["B / A"].isna().all() and not at.get("plotly_chart")
+    assert table["time of A"][0].strip() == "2.00" and '"A, \\u00b5s"' in at.dataframe(key="compare_table").proto.columns
 
 
 def test_the_report_of_a_comparison_holds_its_pairs_figures_and_machines() -> None:

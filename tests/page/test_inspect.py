@@ -26,7 +26,7 @@ from workbench.core.wrong_values import SmallestWrong, Term, WrongValues
 from workbench.drive.sessions import profiles
 from workbench.drive.sessions.session import Session
 
-from .test_belongs import tab
+from .test_belongs import tab, titles
 from .test_report import pytorch, timing, trial
 
 SESSIONS = Path(__file__).resolve().parents[2] / "sessions"
@@ -63,10 +63,7 @@ def test_a_wrong_result_is_drawn_with_its_smallest_case(tmp_path, monkeypatch) -
     blob = session.put_blob(to_json(found).encode())
     session.append(replace(trial("mine", None), workload=work, status=Status.MISMATCH, blobs={"wrong": blob}))
     one, = session.trials()
-    at = AppTest.from_function(_app, default_timeout=300)
-    at.query_params["inspect_session"], at.query_params["trial"] = "wrong", one.trial_id
-    at.run()
-    assert not at.exception
+    at = tab("inspect", inspect_session="wrong", trial=one.trial_id)
     text = unescape("\n".join(element.body for element in at.get("html")))
     assert "Wrong are only channel 1 (100 %). Looks like: taps flipped." in text and "Read weight[k]." in text
     assert "A cell of the map has 27 positions" in text
@@ -187,6 +184,7 @@ def test_the_machine_code_of_a_trial_is_shown_without_a_gpu(recorded, tmp_path, 
     monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
     general = SESSIONS / "recorded-h200-general.zip"
     there = next(t for t in Session(general).trials() if t.name == "naive_gather" and t.ok and t.direction == "forward")
+    called = titles(monkeypatch)
     at = AppTest.from_function(_app, default_timeout=300)
     at.query_params["inspect_session"], at.query_params["trial"] = general.stem, there.trial_id
     at.query_params["view"] = "Machine code"
@@ -198,6 +196,7 @@ def test_the_machine_code_of_a_trial_is_shown_without_a_gpu(recorded, tmp_path, 
         text = unescape("\n".join(element.body for element in at.get("html")))
         time.sleep(0.3)
     assert "The main loop issues" in text and "Instructions by kind and loop" in text
+    assert "● compiling, Inspect" in called and called[-1] == "✓ compiled, Inspect"
     kinds, table = at.dataframe[0].value, at.dataframe[1].value
     assert list(table.columns) == ["address", "control", "live", "instruction", "source"] and len(table) > 5
     assert list(kinds["loop"])[-2:] == ["outside of loops", "all"] and len(kinds.columns) > 6
@@ -253,10 +252,12 @@ def test_a_wrong_trial_opens_in_the_editor_and_says_what_it_was_forked_from(tmp_
     at.segmented_control(key="diff what").set_value("template").run()
     said = unescape("\n".join(element.body for element in at.get("html")))
     assert "{<em>Sum(1)</em>};" in said and "1 changed lines" in said, "at first against what it was forked from"
+    called = titles(monkeypatch)
     at.session_state["edit refused"] = {wrong.trial_id: ("text", "The header of naive_gather.cu is not TOML, line 3.")}
     at.segmented_control(key="inspect_view").set_value("Edit").run()
     said = unescape("\n".join(element.body for element in at.get("html")))
     assert "BAD INPUT" in said and "is not TOML, line 3." in said and "Nothing was run. Your text is kept below." in said
+    assert called[-1] == "✕ not run, naive_gather-1a2b forward, Inspect"
     at = tab("inspect", inspect_session="own", trial=gone.trial_id)
     assert "has changed since trial" in "\n".join(element.body for element in at.get("html"))
 
@@ -471,16 +472,18 @@ def test_a_link_brings_back_the_kernel_and_the_line_whose_instructions_are_shown
     theirs = at.selectbox(key=f"asm theirs {other.trial_id}")
     assert theirs.value == "pack" and "there, pack" in markup(at) and "<td>FFMA</td>" not in markup(at)
     assert "<td>LDG</td><td class=n>1</td><td class=n>2</td>" in markup(at), "the chosen kernel, of another session and layer"
+    at.session_state["asm ptx"] = True
+    at.run()
     link = {name: values[0] for name, values in at.session_state["address of inspect"].items()}
-    assert (link["kernel"], link["instructions"], link["asm_session"], link["asm_against"]) == (
-        "pack", "forward/naive_gather.cu:10", "elsewhere", other.trial_id)
+    assert (link["kernel"], link["instructions"], link["asm_session"], link["asm_against"], link["ptx"]) == (
+        "pack", "forward/naive_gather.cu:10", "elsewhere", other.trial_id, "open")
     again = tab("inspect", **link)
     compiled(again)
     assert again.selectbox(key=f"asm kernel {one}").value == "pack" and "is not known" not in markup(again)
     assert again.selectbox(key=f"asm part {one} pack").value == "forward/naive_gather.cu:10"
     assert set(again.dataframe[1].value["source"]) == {"forward/naive_gather.cu:10"}
     assert again.selectbox(key=f"asm against {one}").value == other.trial_id
-    assert reader(again)["chosen"] == 10
+    assert reader(again)["chosen"] == 10 and len(again.dataframe) == len(at.dataframe), "and the PTX"
 
 
 @pytest.mark.parametrize(("layer", "cells", "step", "titles", "axes"), [

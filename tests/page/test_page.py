@@ -20,6 +20,7 @@ from workbench.core.layer import Workload
 from workbench.core.presets import preset
 from workbench.core.replies import Rates
 from workbench.core.template import render
+from workbench.core.toolchain import CXX_VARIABLES
 from workbench.core.trial import Status, Trial
 from workbench.core.variants import TEMPLATES
 from workbench.drive.checking import selftest
@@ -428,6 +429,22 @@ def test_a_self_test_that_was_kept_is_shown_the_missed_attack_first(tmp_path, mo
     selftest.keep(made[:2], "cpu")
     text = said(opened(at))
     assert "1 of 1 attacks caught" in text and "✓ PASSED" in text and "reads_the_answer" not in text
+
+
+def test_a_machine_that_can_build_nothing_is_not_ready_and_names_the_command(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in CXX_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for known in (state.findings, state.device_names):
+        known.clear()
+    try:
+        at = AppTest.from_function(_machine, default_timeout=300).run()
+        assert not at.exception
+        text = said(at)
+        assert "NOT READY" in text and "Nothing can be built yet: C++ compiler is missing." in text
+    finally:
+        for known in (state.findings, state.device_names):
+            known.clear()
 
 
 def test_a_gpus_ceilings_say_whether_this_machine_measured_them(tmp_path, monkeypatch) -> None:

@@ -23,6 +23,14 @@ def padded(text: str) -> str:
     return f"{'':{max(0, _WHOLE - whole)}}{text}"
 
 
+def times(values_ms: Sequence[float | None]) -> tuple[str, list[str]]:
+    """(unit, cells) of a column of times, for a head that names the unit. The unit is ms, or µs if a time is below 0.01 ms.
+    The cells are padded, so that they are in order when sorted as text; a missing time is `–`."""
+    small = any(ms is not None and isfinite(ms) and 0 < _rounded(ms) < 0.01 for ms in values_ms)
+    return ("µs" if small else "ms"), [
+        MISSING if ms is None else padded(milliseconds(ms * 1e3 if small else ms)) for ms in values_ms]
+
+
 def time(ms: float | None) -> str:
     """`0.647 ms`; in µs below 0.01 ms, in s from 1 000 ms on."""
     if ms is None:

@@ -39,6 +39,11 @@ class Background:
     def wait(self, timeout: float | None = None) -> bool:
         return self._ended.wait(timeout)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped.is_set()
+
     def stop(self) -> None:
         """End all its processes now."""
         self._stopped.set()

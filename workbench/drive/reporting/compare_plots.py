@@ -198,7 +198,8 @@ def samples_over_time(trials: Sequence[Trial], names: Sequence[str], *, mode: st
         figure.add_trace(go.Scatter(
             x=places, y=list(values[::step]), mode="markers", name=name, marker={"size": 5, "color": colour, "symbol": symbol,
                                                                                  "opacity": 0.75},
-            hovertemplate=f"{name}<br>sample %{{x}}: %{{y:.4g}} ms<extra></extra>"), row=1, col=1)
+            customdata=list(map(numbers.time, values[::step])),
+            hovertemplate=f"{name}<br>sample %{{x}}: %{{customdata}}<extra></extra>"), row=1, col=1)
         if clocks:
             figure.add_trace(go.Scatter(
                 x=places, y=list(clocks[::step]), mode="lines", name=name, showlegend=False,

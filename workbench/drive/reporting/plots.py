@@ -144,7 +144,7 @@ def samples(values_ms: Sequence[float], *, median_ms: float, floor_ms: float | N
     places = list(range(1, len(values_ms) + 1))
     figure.add_trace(go.Scatter(
         x=places, y=list(values_ms), mode="markers", marker={"size": 6, "color": colours["best"]},
-        hovertemplate="sample %{x}: %{y:.4g} ms<extra></extra>"), row=1, col=1)
+        customdata=list(map(numbers.time, values_ms)), hovertemplate="sample %{x}: %{customdata}<extra></extra>"), row=1, col=1)
     if clocks_mhz:
         figure.add_trace(go.Scatter(
             x=places, y=list(clocks_mhz), mode="lines", line={"color": colours["best"], "width": 1.5, "shape": "hv"},

@@ -125,7 +125,7 @@ def _one_of(label: str, name: str, options: list[str], words: dict[str, str]) ->
     key = f"bench_{name}"
     state.seed(key, options, options[0], name=name, what=label.lower(), shown=words.get(options[0], options[0]))
     chosen = st.segmented_control(label, options, key=key, required=True, persist_state="session", width="stretch",
-                                  format_func=lambda o: words.get(o, o)) or options[0]
+                                  format_func=lambda o: words.get(o) or theme.markdown(o)) or options[0]
     address.note(name, chosen, options[0])
     return chosen
 
@@ -244,16 +244,18 @@ def _table(shown: Sequence[Cell], group: Group) -> None:
     """A table with one row for each cell, which can be sorted and searched. A row can be opened in Inspect or Compare."""
     import pandas as pd  # imported here, because it takes half a second that the first view does not need
     records = text.records(shown)
+    unit, times = numbers.times([r[name] for name in ("median_ms", "pytorch_ms") for r in records])
     column = st.column_config
     frame = pd.DataFrame([{
         "layer": _label(c), "direction": r["direction"], "limited by": r["limited_by"], "ratio": r["ratio"],
-        "95 % interval": None if r["low"] is None else numbers.interval(r["low"], r["high"], r["ratio"]),
-        "verdict": [theme.chip(r["verdict"])] if r["verdict"] else [], "ms": r["median_ms"], "PyTorch, ms": r["pytorch_ms"],
+        "95 % interval": None if r["low"] is None else numbers.padded(numbers.interval(r["low"], r["high"], r["ratio"])),
+        "verdict": [theme.chip(r["verdict"])] if r["verdict"] else [],
+        "ours": None if r["median_ms"] is None else ours, "theirs": None if r["pytorch_ms"] is None else theirs,
         "PyTorch": r["pytorch"], "strongest": r["strongest_ratio"], "strongest is": r["strongest"],
         "of floor": None if r["of_floor"] is None else 100 * r["of_floor"], "error": r["rel_l2"],
         "variant": r["variant"], "computes in": r["computes_in"],
         "config": " ".join(f"{k}={v}" for k, v in r["config"].items()), "misses": r["missed"]}
-        for c, r in zip(shown, records, strict=True)])
+        for c, r, ours, theirs in zip(shown, records, times[:len(records)], times[len(records):], strict=True)])
     theme.html(theme.heading(f"All {len(shown)} cells"))
     event = st.dataframe(
         frame, hide_index=True, row_height=29, height=min(_MOST_ROWS * 29 + 38, 38 + 29 * len(frame)), key="bench_table",
@@ -264,10 +266,12 @@ def _table(shown: Sequence[Cell], group: Group) -> None:
             "ratio": column.NumberColumn(width=60, format="%.2f×", help="PyTorch's time divided by ours. PyTorch is the "
                                                                         "fastest mode of nn.ConvTranspose in the same or a "
                                                                         "stricter precision"),
-            "95 % interval": column.TextColumn(width=94), "verdict": results.chips("verdict", _VERDICTS, 92),
-            "ms": column.NumberColumn(width=64, format="%.3g", help="Median of kernel_ms with a cold L2: only the kernels, "
-                                      "with allocated outputs"),
-            "PyTorch, ms": column.NumberColumn(width=78, format="%.3g"), "PyTorch": column.TextColumn(width=150),
+            "95 % interval": column.TextColumn(width=112, alignment="right"),
+            "verdict": results.chips("verdict", _VERDICTS, 92),
+            "ours": column.TextColumn(unit, width=64, alignment="right", help="Median of kernel_ms with a cold L2: only the "
+                                      "kernels, with allocated outputs"),
+            "theirs": column.TextColumn(f"PyTorch, {unit}", width=78, alignment="right"),
+            "PyTorch": column.TextColumn(width=150),
             "strongest": column.NumberColumn(width=70, format="%.2f×", help="The time of the strongest formulation in PyTorch "
                                                                             "divided by ours. – if other formulations were not "
                                                                             "measured"),

@@ -80,9 +80,10 @@ def _shown(check: Check | None, uploaded: str | None) -> None:
             _live_strip(check)
         return
     if check.report is None:
-        state.title("✕ failed, Check")
+        state.title(f"{'– stopped' if check.stopped else '✕ failed'}, Check")
         with strip:
-            theme.html(theme.strip("FAILED", check.problem or "The check ended without a report.",
+            theme.html(theme.strip("CANCELLED" if check.stopped else "FAILED",
+                                   check.problem or "The check ended without a report.",
                                    "Correct the input on the left, then check again."))
         return
     report = check.report
@@ -391,21 +392,21 @@ def _ladder(report: CheckReport) -> str:
     """The times of all PyTorch modes in each direction, in the full width: the evidence for the verdict."""
     parts = []
     for direction, t in report.times.items():
-        rows = [(f"<b>{escape(report.name)}</b>", f"<b>{numbers.milliseconds(t.median_ms)}</b>", "", "", "",
+        rows = [(f"<b>{escape(report.name)}</b>", f"<b>{numbers.time(t.median_ms)}</b>", "", "", "",
                  escape(t.precision), f"<span class=mute>{t.samples} samples of {t.calls} calls, {t.checked} "
                  "compared with float64</span>")]
         for b in t.baselines:
             note = "the fastest mode that can replace the layer" if b.name == t.against else b.why_not
             kernel = f"<div class='foot mono'>{escape(b.kernels[0])}</div>" if b.kernels else ""
             between = f"<span class=nw>{numbers.interval(b.low, b.high, b.ratio)}</span>"
-            rows.append((escape(b.name) + kernel, numbers.milliseconds(b.median_ms), numbers.ratio(b.ratio),
+            rows.append((escape(b.name) + kernel, numbers.time(b.median_ms), numbers.ratio(b.ratio),
                          between, theme.badge(b.verdict), escape(b.precision), f"<span class=mute>{escape(note)}</span>"))
         if t.floor_ms:
-            rows.append(("floor, the physical limit", numbers.milliseconds(t.floor_ms), "", "", "", "",
+            rows.append(("floor, the physical limit", numbers.time(t.floor_ms), "", "", "", "",
                          f"<span class=mute>{escape(t.floor_limit)}</span>"))
         words = [default_text(t), *t.notes]
         parts.append(theme.heading(f"PyTorch modes · module_ms {direction}") + theme.table(
-            ("", "ms", "PyTorch / ours", "95 % interval", "verdict", "precision", ""), rows, right=(1, 2))
+            ("", "median", "PyTorch / ours", "95 % interval", "verdict", "precision", ""), rows, right=(1, 2))
             + f'<div class="foot">{escape(" ".join(filter(None, words)))}</div>')
     out = left_out(report)
     tail = f'<div class="foot" style="margin-top:6px">Not timed: {escape("; ".join(out))}.</div>' if out else ""

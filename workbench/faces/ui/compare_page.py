@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import streamlit as st
 
@@ -14,8 +14,10 @@ from ...core import numbers
 from ...core.layer import LAUNCHES
 from ...core.presets import called
 from ...core.trial import Trial
+from ...core.variants import texts_stamp
 from ...drive.reporting import compare_plots, html_report, report, tables
 from ...drive.sessions import files
+from ...drive.sessions.recorded import has_changed
 from . import address, pages, results, state, theme
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ _WORDS = ((report.FASTER, "A is faster: the whole 95 % interval of B / A is abov
           (report.UNSURE, "not decided: the interval is too wide; more samples can help"),
           (report.EMULATED, "no verdict, because times of the CPU emulator do not predict a GPU"))
 KEYS = ("compare_a", "compare_b", "compare_against", "compare_pills", "compare_trials", "compare_from", "compare_layers",
-        "compare_base")  # the keys of the widgets here
+        "compare_base", "compare_only ", "compare_table", "compare linked rows")  # the keys of the widgets here
+_MORE = {"status": "Status", "variant": "Variant", "precision": "Precision", "device": "Device"}  # filters of A
 
 
 class _Ref(NamedTuple):
@@ -78,25 +81,49 @@ def draw() -> None:
         a, b = state.session_label(name_a), "PyTorch in the same session, " + (
             "its fastest mode of the same or a stricter precision" if against == _BEST else "with default settings")
     with filters:
-        directions, layers = _filters([t for p in pairs for t in (p.a, p.b)] if against != _PINS else
-                                      [t for session in _sources(name_a) for t in state.trials_of(paths.get(session))])
-    pairs = tables.in_order((p for p in pairs if p.direction in directions and called(p.a.workload) in layers),
-                            baselines_last=against != _PINS)
+        only = _filters([p.a for p in pairs] if against != _PINS else
+                        [t for session in _sources(name_a) for t in state.trials_of(paths.get(session))])
+    pairs = tables.in_order((p for p in pairs if p.direction in only.directions and called(p.a.workload) in only.layers
+                             and only.lets(p.a)), baselines_last=against != _PINS)
     counted = pairs if against == _PINS else [p for p in pairs if not report.is_baseline(p.a)]
     strip = _strip(counted, f"A is {a}; B is {b}.", against)
-    theme.html(theme.strip(*strip[:3], badge_text=strip[3]))
+    earlier = _of_earlier_text([t for p in pairs for t in (p.a, p.b)])
+    note = (f" The template of {len(earlier)} trial{'s have' if earlier[1:] else ' has'} changed since; see the column note."
+            if earlier else "")
+    theme.html(theme.strip(*strip[:2], strip[2] + note, badge_text=strip[3], more_badges=["CHANGED"] if earlier else []))
     if against == _PINS:
-        _picker(name_a, pins, directions, layers)
+        _picker(name_a, pins, only)
     if pairs:
-        _shown(pairs, against, list(pins.values()), strip)
+        state.title(f"{theme.mark(strip[0])[0]} {strip[3] or strip[0]}, Compare")
+        _shown(pairs, against, list(pins.values()), strip, earlier)
 
 
 @st.fragment
-def _shown(pairs: list[report.Pair], against: str, pins: list[Trial], strip: tuple[str, str, str, str | None]) -> None:
+def _shown(pairs: list[report.Pair], against: str, pins: list[Trial], strip: tuple[str, str, str, str | None],
+           earlier: list[str]) -> None:
     """Table and charts. Selecting a row redraws only these."""
-    chosen = _table(pairs, against)
+    chosen = _table(pairs, against, earlier)
     _actions(pairs, chosen, against, strip)
     _charts(pairs, against, chosen, pins)
+    address.again("compare", "rows")
+
+
+def _of_earlier_text(trials: Sequence[Trial]) -> list[str]:
+    """The ids of the trials whose template has changed since. Recorded sessions are left out: a test ensures that the shipped
+    templates still give their sources."""
+    mine = {t.trial_id: t for t in trials if t.kind == "candidate" and not Path(t.kept_in).name.startswith("recorded-")}
+    return _changed(tuple(mine), texts_stamp(), list(mine.values()))
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _changed(known_by: tuple[str, ...], texts: tuple, _trials: list[Trial]) -> list[str]:
+    """One trial of a run speaks for the others of its variant, because a run reads each template once."""
+    found: dict[tuple[str, ...], bool] = {}
+    for t in _trials:
+        key = (t.kept_in, t.run_id, t.name, t.direction, t.precision)
+        if key not in found:
+            found[key] = has_changed(t)
+    return [t.trial_id for t in _trials if found[t.kept_in, t.run_id, t.name, t.direction, t.precision]]
 
 
 def show(session: str, trials: list[str]) -> None:
@@ -129,7 +156,7 @@ def _choices() -> tuple[str, tuple[str, str], dict[_Ref, Trial]]:
     linked = address.wants_all("from")
     st.session_state["compare_from"] = [n for n in st.session_state.get("compare_from", linked) if n in names]
     more = st.multiselect("and from", names, key="compare_from", persist_state="session", placeholder="no other session",
-                          format_func=state.session_label)
+                          format_func=state.session_labels(names).get)
     address.note("from", more)
     if pins:
         options = list(map(str, pins))
@@ -174,18 +201,47 @@ def _called(trial: Trial, session: str) -> str:
     return f"{_who(trial)} {trial.direction}, {called(trial.workload)} · {state.session_label(session)} {config}"
 
 
-def _filters(trials: Sequence[Trial]) -> tuple[list[str], set[str]]:
-    """The directions and the layers that are shown."""
+class _Only(NamedTuple):
+    """What is shown. `others`: filter -> its chosen values; a filter without any lets all trials through."""
+
+    directions: list[str]
+    layers: set[str]
+    others: dict[str, list[str]]
+
+    def lets(self, trial: Trial) -> bool:
+        return all(_value(trial, name) in chosen for name, chosen in self.others.items() if chosen)
+
+
+def _value(trial: Trial, name: str) -> str:
+    """The value of a trial for one of the filters `_MORE`."""
+    return {"status": str(trial.status), "variant": trial.name, "precision": trial.precision,
+            "device": trial.device.name}[name]
+
+
+def _filters(trials: Sequence[Trial]) -> _Only:
+    """The choices of the filters. A filter with one value is not drawn."""
     asked = [d for d in address.wants("directions").split(",") if d in LAUNCHES]
     st.session_state.setdefault("compare_pills", asked or list(LAUNCHES))
     directions = st.pills("Direction", LAUNCHES, selection_mode="multi", key="compare_pills", persist_state="session")
     address.note("directions", ",".join(directions or LAUNCHES), ",".join(LAUNCHES))
     names = list(dict.fromkeys(called(t.workload) for t in trials))
-    linked = address.wants_all("layer")
-    st.session_state["compare_layers"] = [n for n in st.session_state.get("compare_layers", linked) if n in names]
-    layers = st.multiselect("Layers", names, key="compare_layers", persist_state="session", placeholder="all layers")
-    address.note("layer", layers)
-    return directions or list(LAUNCHES), set(layers or names)
+    layers = _some("Layers", "layer", "compare_layers", names)
+    others = {name: _some(label, name, f"compare_only {name}", list(dict.fromkeys(_value(t, name) for t in trials)))
+              for name, label in _MORE.items()}
+    return _Only(directions or list(LAUNCHES), set(layers or names), others)
+
+
+def _some(label: str, name: str, key: str, there: list[str]) -> list[str]:
+    """A choice of some of these values; nothing chosen means all. A value of a link that is not there is reported."""
+    linked = [value for value in address.wants_all(name) if value]
+    for gone in (value for value in linked if value not in there):
+        state.not_known(name, gone, "The page shows the others.")
+    st.session_state[key] = [n for n in st.session_state.get(key, linked) if n in there]
+    chosen: list[str] = st.session_state[key]
+    if name == "layer" or there[1:]:
+        chosen = st.multiselect(label, there, key=key, persist_state="session", placeholder="all")
+    address.note(name, chosen)
+    return chosen
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
@@ -195,14 +251,18 @@ def _against_pytorch(path: str, stamp: tuple[int, int], default: bool) -> list[r
 
 
 @st.fragment
-def _picker(name_a: str, pins: dict[_Ref, Trial], directions: Sequence[str], layers: set[str]) -> None:
+def _picker(name_a: str, pins: dict[_Ref, Trial], only: _Only) -> None:
     """Every trial of the chosen sessions, to be pinned."""
     paths = state.session_paths()
     with st.expander("Pin trials", expanded=len(pins) < 2):
         sources = [n for n in _sources(name_a) if n in paths]
         known_by = tuple((str(paths[n]), files.stamp(paths[n])) for n in sources)
-        table = _all_trials(known_by, tuple(sources))
-        table = table[table["direction"].isin(directions) & table["layer"].isin(layers)]
+        table, unit = _all_trials(known_by, tuple(sources))
+        table = table[table["direction"].isin(only.directions) & table["layer"].isin(only.layers)]
+        for name, chosen in only.others.items():
+            words = list(map(theme.chip, chosen)) if name == "status" else chosen
+            values = table[name].str[0] if name == "status" else table[name]
+            table = table[values.isin(words)] if chosen else table
         column = st.column_config
         event = st.dataframe(
             table, hide_index=True, row_height=29, height=min(11, 1 + len(table)) * 29 + 9, key="compare_picker",
@@ -210,12 +270,12 @@ def _picker(name_a: str, pins: dict[_Ref, Trial], directions: Sequence[str], lay
             column_config={
                 "session": column.TextColumn(width=140), "status": results.chips("status", _statuses(), 124),
                 "layer": column.TextColumn(width=150), "direction": column.TextColumn(width=84),
-                "name": column.TextColumn(width=180), "precision": column.TextColumn(width=62),
-                "median, ms": column.NumberColumn(width=76, format="%.4g", help="Median in ms; ModelNew: module_ms"),
+                "variant": column.TextColumn(width=180), "precision": column.TextColumn(width=62),
+                "median": column.TextColumn(f"median, {unit}", width=76, alignment="right", help="ModelNew: module_ms"),
                 "vs PyTorch": column.NumberColumn(width=74, format="%.2f×", help="Time of the best PyTorch divided by this "
                                                                                  "time"),
                 "of limit": column.NumberColumn(width=64, format="%d %%", help="Floor divided by this time"),
-                "config": column.TextColumn(width=260), "ref": None})
+                "config": column.TextColumn(width=260), "device": column.TextColumn(width=120), "ref": None})
         rows = [r for r in (event["selection"]["rows"] if event else []) if r < len(table)]
         refs = list(dict.fromkeys(table["ref"].iloc[r] for r in rows))
         new = [r for r in refs if r not in map(str, pins)]
@@ -237,20 +297,29 @@ def _statuses() -> list[str]:
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)  # 10 000 trials take a second
-def _all_trials(known_by: tuple, names: tuple[str, ...]) -> pandas.DataFrame:
+def _all_trials(known_by: tuple, names: tuple[str, ...]) -> tuple[pandas.DataFrame, str]:
+    """The table, and the unit of its times."""
     import pandas as pd
     parts = []
     for (path, _), name in zip(known_by, names, strict=True):
         trials = state.trials_of(Path(path))
         layers = {t.trial_id: called(t.workload) for t in trials}
+        devices = {t.trial_id: t.device.name for t in trials}
         frame = report.frame(trials)
         parts.append(pd.DataFrame({
             "session": state.session_label(name), "status": [[theme.chip(s)] for s in frame["status"]],
-            "layer": frame["trial_id"].map(layers), "direction": frame["direction"], "name": frame["variant"],
-            "precision": frame["precision"], "median, ms": pd.to_numeric(frame["median_ms"]),
+            "layer": frame["trial_id"].map(layers), "direction": frame["direction"], "variant": frame["variant"],
+            "precision": frame["precision"], "median": frame["median_ms"],
             "vs PyTorch": pd.to_numeric(frame["speedup"]), "of limit": pd.to_numeric(frame["of_limit"]),
-            "config": frame["config"], "ref": [str(_Ref(name, i)) for i in frame["trial_id"]]}))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["layer", "direction", "ref"])
+            "config": frame["config"], "device": frame["trial_id"].map(devices),
+            "ref": [str(_Ref(name, i)) for i in frame["trial_id"]]}))
+    if not parts:
+        return pd.DataFrame(columns=["status", "layer", "direction", "variant", "precision", "device", "ref"]), "ms"
+    table = pd.concat(parts, ignore_index=True)
+    times = [None if pd.isna(ms) else ms for ms in table["median"]]
+    unit, cells = numbers.times(times)
+    table["median"] = [ms and cell for ms, cell in zip(times, cells, strict=True)]
+    return table, unit
 
 
 def _charts(pairs: list[report.Pair], against: str, chosen: list[report.Pair], pins: list[Trial]) -> None:
@@ -319,40 +388,58 @@ def _strip(pairs: list[report.Pair], sides: str, against: str) -> tuple[str, str
             None if word in ("NOTE", report.EMULATED) else f"{word} {same}")
 
 
-def _table(pairs: list[report.Pair], against: str) -> list[report.Pair]:
+def _table(pairs: list[report.Pair], against: str, earlier: list[str]) -> list[report.Pair]:
     """The table with one row for each pair, which can be sorted and searched. SLOWER and UNSURE pairs are first. Returns the
-    selected pairs."""
+    selected pairs. `earlier`: ids of trials whose template has changed since."""
     import pandas as pd  # imported here, because it takes half a second that the first view does not need
-    rows = []
-    for pair, r in zip(pairs, tables.pair_records(pairs), strict=True):
+    rows, records, changed = [], tables.pair_records(pairs), set(earlier)
+    unit, times = numbers.times([r[side] for side in ("a_ms", "b_ms") for r in records])
+    for pair, r, ours, theirs in zip(pairs, records, times[:len(records)], times[len(records):], strict=True):
         share = r["floor_ms"] / r["a_ms"] if r["floor_ms"] and r["a_ms"] else None
         rows.append({
             "verdict": [theme.chip(pair.verdict)] if pair.verdict else [], "layer": r["layer"],
-            "direction": r["direction"], "B / A": r["ratio"], "A": _who(pair.a), "A, ms": r["a_ms"],
-            "B": _who(pair.b), "B, ms": r["b_ms"],
-            "95 % interval": numbers.interval(r["low"], r["high"], r["ratio"]) if pair.ratio else None,
+            "direction": r["direction"], "B / A": r["ratio"], "A": _who(pair.a), "time of A": r["a_ms"] and ours,
+            "B": _who(pair.b), "time of B": r["b_ms"] and theirs,
+            "95 % interval": numbers.padded(numbers.interval(r["low"], r["high"], r["ratio"])) if pair.ratio else None,
             "of floor": 100 * share if share else None,
-            "note": " ".join(filter(None, ("module_ms" if pair.clock == "module_ms" else "", pair.note))),
+            "note": ". ".join(filter(None, ("module_ms" if pair.clock == "module_ms" else "", pair.note, *(
+                f"the template of {side} has changed since" for side, t in (("A", pair.a), ("B", pair.b))
+                if t.trial_id in changed)))),
             "session of A": state.session_label(r["a_session"]) if against == _PINS else None,
             "config of A": r["a_config"] if pair.a.kind == "candidate" else ""})
     column = st.column_config
-    milliseconds = {side: column.NumberColumn(width=68, format="%.4g", help=f"Median of {side[0]} in ms; kernel_ms: only the "
-                                              "kernels, with allocated outputs") for side in ("A, ms", "B, ms")}
+    medians = {f"time of {side}": column.TextColumn(f"{side}, {unit}", width=68, alignment="right", help=f"Median of {side}; "
+                                                    "kernel_ms: only the kernels, with allocated outputs") for side in "AB"}
     event = st.dataframe(
         pd.DataFrame(rows), hide_index=True, row_height=29, height=min(_MOST_ROWS * 29 + 38, 38 + 29 * len(rows)),
         key="compare_table", placeholder="–", alt="Pairs of times, one row each, the verdict first", on_select="rerun",
-        selection_mode="multi-row",
+        selection_mode="multi-row", selection_default=_linked_rows(pairs),
         column_config={
             "verdict": results.chips("verdict", _VERDICTS, 94), "layer": column.TextColumn(width=150),
             "direction": column.TextColumn(width=84),
             "B / A": column.NumberColumn(width=64, format="%.2f×", help=_SHOW_RATIO),
-            "A": column.TextColumn(width=168), "B": column.TextColumn(width=168), **milliseconds,
-            "95 % interval": column.TextColumn(width=96, help="The 95 % bootstrap interval of B / A"),
+            "A": column.TextColumn(width=168), "B": column.TextColumn(width=168), **medians,
+            "95 % interval": column.TextColumn(width=112, alignment="right", help="The 95 % bootstrap interval of B / A"),
             "of floor": column.NumberColumn(width=64, format="%d %%", help="Floor (shortest time that the GPU allows) divided "
                                             "by the time of A"),
             "session of A": column.TextColumn(width=140) if against == _PINS else None,
             "note": column.TextColumn(width=230), "config of A": column.TextColumn(width=260)})
-    return [pairs[r] for r in (event["selection"]["rows"] if event else []) if r < len(pairs)]
+    chosen = [pairs[r] for r in (event["selection"]["rows"] if event else []) if r < len(pairs)]
+    address.note("rows", ",".join(map(_word, chosen)))
+    return chosen
+
+
+def _linked_rows(pairs: list[report.Pair]) -> dict[str, Any]:
+    """The rows that the link selects. They are looked up once, because later ones would replace what was selected since."""
+    asked = address.wants("rows").split(",")
+    default: dict[str, Any] = st.session_state.setdefault("compare linked rows", {"selection": {"rows": [
+        number for number, pair in enumerate(pairs) if _word(pair) in asked]}})
+    return default
+
+
+def _word(pair: report.Pair) -> str:
+    """A row in the address."""
+    return f"{pair.a.trial_id}.{pair.direction}"
 
 
 def _actions(pairs: list[report.Pair], chosen: list[report.Pair], against: str,

@@ -17,7 +17,7 @@ from ...core.trial import Errors, Status, Trial
 from ...drive.reporting import plots, report
 from ...drive.reporting.main_kernel import arch_of, main_kernel
 from ...drive.sessions.files import clocks_of
-from ...drive.sessions.recorded import most_shared_bytes, occupancy_of, resolved_of, sm_of, source_of
+from ...drive.sessions.recorded import has_changed, most_shared_bytes, occupancy_of, resolved_of, sm_of, source_of
 from ...drive.sessions.session import Session
 from . import address, machine_code_view, pages, profile_view, source_view, state, theme, wrong_view
 
@@ -35,7 +35,7 @@ KEYS = ("inspect_session", "inspect_trial", "inspect_layer", "inspect_view", "pa
 
 
 def draw() -> None:
-    source_view.follow()
+    ended = source_view.follow()
     with st.sidebar:
         name = state.choose_session("Session", key="inspect_session", default=st.session_state.get("session"))
         path = state.session_paths().get(name)
@@ -51,7 +51,7 @@ def draw() -> None:
     everything = report.for_workload(state.trials_of(path), trial.workload)
     with st.sidebar:
         _about(trial, everything, next((t for t in trials if t.candidate_id and t.candidate_id == trial.forked_from), None))
-    state.title(f"{theme.mark(str(trial.status))[0]} {trial.name} {trial.direction}, Inspect")
+    state.title(f"{f'{ended},' if ended else theme.mark(str(trial.status))[0]} {trial.name} {trial.direction}, Inspect")
     strip = st.container()
     view = _view(trial)
     with strip:
@@ -142,6 +142,7 @@ def _name(trial: Trial) -> str:
 
 def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
     marks = [state.recorded_on(session)] if session.startswith("recorded-") and not trial.forked_from else []
+    changed = not session.startswith("recorded-") and has_changed(trial)
     baseline = report.best_baseline(everything, trial)
     ratio = report.speedup(trial, baseline)
     timing = trial.kernel_ms
@@ -163,6 +164,9 @@ def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
             marks.append(ratio.verdict)
             sentence = report.verdict_sentence(f"{trial.name} {trial.direction} ({trial.precision})", ratio, baseline)
             evidence = f"Right in all checks. {evidence}{report.more_words(ratio, timing, baseline.kernel_ms)}"
+    if changed:
+        marks.append("CHANGED")
+        evidence += " The template has changed since this trial. The source below is the one that was judged."
     return theme.strip(str(trial.status), sentence, evidence, more_badges=marks)
 
 

@@ -25,6 +25,7 @@ from . import address, state, theme
 _Answer = tuple[MachineCode, list[sass.Kernel], str]
 _ALL, _MAIN, _NOBODY = "all instructions", "main loop", "no other trial"
 _MOST_KEPT = 12
+_FOLLOWED = "compile followed"  # the compile whose progress this tab shows
 _CONTROL_HELP = ("B: which of the six barriers the instruction waits for. R: the barrier that is set until its operands are "
                  "read. W: the barrier that is set until its result is written. Y: the scheduler may switch to another warp. "
                  "S: stall cycles after the instruction")
@@ -206,7 +207,9 @@ def _against(kernel: sass.Kernel, trial: Trial, session: Session) -> None:
 
 def _ptx(reply: MachineCode, mangled: str, shown: str, trial: Trial, session: Session) -> None:
     """The kernel's PTX, or that of the source line `shown`. A click on a row shows its source line."""
+    st.session_state.setdefault("asm ptx", address.wants("ptx") == "open")
     with st.expander("PTX", key="asm ptx", on_change="rerun") as box:
+        address.note("ptx", "open" if box.open else "")
         if not box.open:
             return
         import pandas as pd
@@ -236,11 +239,18 @@ def answered(key: str, job: Callable[..., Any], *of: Any) -> Any:
         futures[key] = (time.time(), _compiler().submit(job, *of, state.runner().machine_code))
     started, future = futures[key]
     if not future.done():
+        st.session_state[_FOLLOWED] = key
         _live(started, future)
         return None
+    followed = st.session_state.get(_FOLLOWED) == key
+    if followed:
+        del st.session_state[_FOLLOWED]
+        state.title("✓ compiled, Inspect")
     try:
         return future.result()
     except BadRequest as error:
+        if followed:
+            state.title("✕ not compiled, Inspect")
         theme.html(f'<div class="wrong">{escape(str(error))}</div>')
         return None
 
@@ -249,6 +259,7 @@ def answered(key: str, job: Callable[..., Any], *of: Any) -> Any:
 def _live(started: float, future: Future) -> None:
     if future.done():
         st.rerun()
+    state.title("● compiling, Inspect")
     theme.html(f'{theme.badge("RUNNING")} nvcc is compiling the source, since {time.time() - started:.0f} s. '
                'A large kernel takes half a minute.')
 

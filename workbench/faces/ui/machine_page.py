@@ -125,6 +125,10 @@ def _selftest(device: str) -> None:
                   help=f"Ends its processes. Key: {theme.STOP_KEY}")
         return
     last = _tests()[-1] if _tests() else None
+    if last is not None and last.device == device:
+        missed_any = known is not None and any(not r.caught for r in known[1])
+        how = "– stopped" if last.stopped else "✕ failed" if last.problem or missed_any else "✓ passed"
+        state.title(f"{how}, self-test, Machine")
     if last is not None and last.problem and last.device == device:
         theme.html(theme.strip("CANCELLED" if last.stopped else "FAILED", last.problem, f"{last.fought} of {last.total} "
                                "attacks had been run. A result is stored only after all attacks have run."))

@@ -39,9 +39,9 @@ def draw() -> None:
     if not own.done:
         _live(own)
         return
-    state.title(f"{'✓ done' if own.result is not None else '✕ failed'}, Model")
+    state.title(f"{'✓ done' if own.result is not None else '– stopped' if own.stopped else '✕ failed'}, Model")
     if own.result is None:
-        theme.html(theme.strip("FAILED", own.problem or "The work ended without a report.",
+        theme.html(theme.strip("CANCELLED" if own.stopped else "FAILED", own.problem or "The work ended without a report.",
                                "Correct the input on the left, then patch again."))
         return
     if changed := _changed(own.request):

@@ -21,6 +21,7 @@ from ...drive.sessions.session import Session
 from . import machine_code_view, state, theme
 
 _MOST_KEPT = 12
+_FOLLOWED = "profile followed"  # the profile whose progress this tab shows
 _BUTTON_HELP = ("Runs this candidate once more under Nsight Compute (ncu), in a process of its own, and keeps what it counts "
                 "in the session. It takes up to a minute")
 
@@ -33,7 +34,7 @@ def profile(trial: Trial, session: Session) -> None:
     if not found:
         return
     if rows := profiles.table(found):
-        cells = [(f'<span title="{escape(meaning, quote=True)}">{escape(label)}</span>',
+        cells = [(f"<span{theme.hint(meaning)}>{escape(label)}</span>",
                   *(f"<span class=nw>{escape(value)}</span>" for value in values)) for label, meaning, values in rows]
         theme.html(theme.heading("The main kernel") + theme.table(("", *(_name(one.trial) for one in found)), cells,
                                                                   right=tuple(range(1, 1 + len(found)))))
@@ -48,9 +49,13 @@ def _shown(trial: Trial, session: Session) -> Reading | None:
     key = f"{session.path} {trial.trial_id}"
     device, why_not = profiles.place_of(trial)
     if key in futures and not futures[key][1].done():
+        st.session_state[_FOLLOWED] = key
         _live(*futures[key])
         return None
     counted = _counted(key, trial, session)
+    if st.session_state.get(_FOLLOWED) == key:
+        del st.session_state[_FOLLOWED]
+        state.title(f"{'✓ profiled' if counted and counted.profile else '✕ not profiled'}, {trial.name}, Inspect")
     kept = profiles.kept(trial, session)
     if device and theme.button("Profile again" if kept else "Profile", key=f"profile {trial.trial_id}", help=_BUTTON_HELP):
         for old in list(futures)[:-_MOST_KEPT]:
@@ -118,6 +123,7 @@ def _name(trial: Trial) -> str:
 def _live(started: float, future: Future) -> None:
     if future.done():
         st.rerun()
+    state.title("● profiling, Inspect")
     theme.html(f'{theme.badge("RUNNING")} ncu is counting {len(METRICS)} metrics, since {time.time() - started:.0f} s. It is '
                f'stopped after {profiles.LIMIT_S:.0f} s.')
 

@@ -27,7 +27,7 @@ _VERDICTS = (report.FASTER, report.SLOWER, report.SAME, report.UNSURE, report.EM
 def result_table(trials: Sequence[Trial], known_by: Hashable, *, key: str = "results") -> list[str]:
     """The table, with the verdict as first column. Returns the trial ids of the selected rows. `known_by`: a key that is equal
     for equal trials."""
-    table, shown = _tables(known_by, trials)
+    table, shown, unit = _tables(known_by, trials)
     column = st.column_config
     event = st.dataframe(
         shown, hide_index=True, row_height=29, height=min(31 * 29, 38 + 29 * max(1, len(shown))), key=key,
@@ -37,7 +37,7 @@ def result_table(trials: Sequence[Trial], known_by: Hashable, *, key: str = "res
             "verdict": chips("verdict", _VERDICTS, 94),
             "variant": column.TextColumn(width=146), "direction": column.TextColumn(width=80),
             "precision": column.TextColumn(width=60), "config": column.TextColumn(width=220),
-            "median_ms": column.TextColumn("median, ms", width=76, alignment="right",
+            "median_ms": column.TextColumn(f"median, {unit}", width=76, alignment="right",
                                            help="Median of all samples with a cold L2. kernel_ms: only "
                                            "the kernels, with allocated outputs. ModelNew rows: module_ms. *: on the CPU "
                                            "emulator, which does not predict a GPU."),
@@ -59,9 +59,10 @@ def result_table(trials: Sequence[Trial], known_by: Hashable, *, key: str = "res
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)  # 10 000 trials take a second
-def _tables(known_by: Hashable, _trials: Sequence[Trial]) -> tuple[pandas.DataFrame, pandas.DataFrame]:
+def _tables(known_by: Hashable, _trials: Sequence[Trial]) -> tuple[pandas.DataFrame, pandas.DataFrame, str]:
+    """All values, those of the table, and the unit of its times."""
     table = report.frame(_trials)
-    return table, _for_display(table)
+    return table, *_for_display(table)
 
 
 def doctor_table(findings: Sequence[doctor.Finding]) -> str:
@@ -95,15 +96,17 @@ def chips(label: str, words: Sequence[str], width: int):
         color=[theme.CHIP_COLOURS[theme.mark(w)[1]] for w in words])
 
 
-def _for_display(table: pandas.DataFrame) -> pandas.DataFrame:
+def _for_display(table: pandas.DataFrame) -> tuple[pandas.DataFrame, str]:
     import pandas as pd
     shown = table[_SHOWN].copy()
     shown["status"] = [[theme.chip(s)] for s in table["status"]]
     shown["verdict"] = [[theme.chip(v)] if v else [] for v in table["verdict"]]
     star = {report.EMULATED: " *"}
-    shown["median_ms"] = [None if pd.isna(ms) else numbers.padded(numbers.milliseconds(ms)) + star.get(v, "")
-                          for ms, v in zip(table["median_ms"], table["verdict"], strict=True)]
+    times = [None if pd.isna(ms) else ms for ms in table["median_ms"]]
+    unit, cells = numbers.times(times)
+    shown["median_ms"] = [None if ms is None else cell + star.get(v, "")
+                          for ms, cell, v in zip(times, cells, table["verdict"], strict=True)]
     shown["speedup"] = [None if pd.isna(s) else numbers.padded(numbers.ratio(s)) for s in table["speedup"]]
     for name in ("spread", "of_limit", "rel_l2", "registers", "build_s"):
         shown[name] = pd.to_numeric(shown[name])
-    return shown
+    return shown, unit

@@ -58,10 +58,6 @@ class Tuning(Background):
         if self.run is None or self.run.state == "waiting":
             self.stop()
 
-    @property
-    def stopped(self) -> bool:
-        return self._stopped.is_set()
-
     def _work(self) -> None:
         self._say("counting the configs of the search space")
         try:
@@ -123,7 +119,8 @@ def live_tune(tuning: Tuning) -> None:
     if tuning.done:
         st.rerun()
     judged = tuning.run.done_rows if tuning.run is not None else 0
-    of = escape(f"{called(tuning.request.workload)} is tuned on {tuning.request.device} in session {tuning.session.name}")
+    of = escape(f"{called(tuning.request.workload)} is tuned on {tuning.request.device} in session "
+                f"{state.session_label(tuning.session.name)}")
     theme.html(f'{theme.badge("RUNNING")} {of}: {numbers.count(judged)} judged')
 
 
@@ -162,9 +159,10 @@ def live_line(run: Run) -> None:
 
 
 def elsewhere(run: Run) -> str:
-    """ "KernelBench #81 (small) runs on cpu in session 20261122-231318: 3 of 12 candidates are done" """
+    """ "KernelBench #81 (small) runs on cpu in session 22 Nov 23:13: 3 of 12 candidates are done" """
     does = "waits for" if run.state == "waiting" else "runs on"
-    return (f"{called(run.request.workload)} {does} {run.request.device} in session {run.session.name}: {run.done_rows} of "
+    session = state.session_label(run.session.name)
+    return (f"{called(run.request.workload)} {does} {run.request.device} in session {session}: {run.done_rows} of "
             f"{len(run.rows)} candidates {'is' if run.done_rows == 1 else 'are'} done")
 
 
@@ -207,7 +205,7 @@ def ended_strip(run: Run, kept_trials: int) -> str | None:
 def rows_table(run: Run) -> str:
     return theme.table(
         ("candidate", "direction", "build · check · time · recheck", "now"),
-        [(f"<span title='{escape(_config(row))}'>{escape(row.variant)}</span>", escape(row.direction), segments(row),
+        [(f"<span{theme.hint(_config(row))}>{escape(row.variant)}</span>", escape(row.direction), segments(row),
           f"<span class=mute>{_now(row)}</span>") for row in run.rows])
 
 

@@ -35,16 +35,19 @@ _TEMPLATE, _RENDERED = "Template", "Rendered source"
 _EDITED, _REFUSED = "edit run", "edit refused"
 
 
-def follow() -> None:
+def follow() -> str:
     """Called before the page chooses its trial: if a run that this tab started here has ended, its fork becomes the shown
-    trial."""
+    trial. Returns how it ended, as a title of the browser's tab, or ""."""
+    ended = ""
     for parent, run in list(st.session_state.get(_EDITED, {}).items()):
         if run.active:
             continue
         del st.session_state[_EDITED][parent]
+        ended = running.ended(run)
         forks = [t.trial_id for t in run.trials if t.forked_from]
         if forks and st.session_state.get("inspect_trial") == parent:
             st.session_state["inspect_session"], st.session_state["inspect_trial"] = run.session.name, forks[-1]
+    return ended
 
 
 def strip(trial: Trial, session: Session, *, editing: bool) -> bool:
@@ -53,6 +56,7 @@ def strip(trial: Trial, session: Session, *, editing: bool) -> bool:
     if (run := _under_way(trial, session)) is not None:
         running.live_strip(run)
     elif editing and refused:
+        state.title(f"✕ not run, {trial.name} {trial.direction}, Inspect")
         theme.html(theme.strip("BAD INPUT", refused[1], "Nothing was run. Your text is kept below."))
     return run is not None or bool(editing and refused)
 
@@ -97,7 +101,8 @@ def edit(trial: Trial, session: Session) -> None:
             "key": f"{trial.trial_id} {what}", "text": text, "marks": marks, "line": kernel, "busy": running_now is not None,
             "label": "Run edit", "runnable": False, "title": f"{what} of {trial.name} {trial.direction}",
             "note": f"Run makes a fork of {trial.name}."}, on_run_change=_begin(trial, session, what, device))
-    theme.html(f'<span class="foot">{escape(_on_what(trial, device)[1])} The fork is kept in session {escape(session.name)}. '
+    theme.html(f'<span class="foot">{escape(_on_what(trial, device)[1])} The fork is kept in session '
+               f"{escape(state.session_label(session.name))}. "
                "Ctrl-Enter runs, Ctrl-F searches, Escape and then Tab leaves the text.</span>")
 
 

@@ -9,6 +9,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from . import address, theme
 
 _WARM_AFTER_S = 3.0
 _MOST_OFFERED = 4  # the most alternatives that are listed if a link names something that does not exist
-_BY_TIME = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)\d\d(.*)")  # the form of the names of unnamed sessions
+_BY_TIME = re.compile(r"(\d{8}-\d{6})(.*)")  # the form of the names of unnamed sessions; the time is in UTC
 _MONTHS = ("", "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 NEW = "new session"
 CPU = "cpu"
@@ -79,11 +80,18 @@ def session_paths() -> dict[str, Path]:
 
 
 def session_label(name: str) -> str:
-    """The label of a session: `h200-kb74 · recorded`; `22 Nov 23:13` for a session named by its time (in UTC); otherwise its
-    name."""
-    if at := _BY_TIME.fullmatch(name):
-        return f"{at[3]} {_MONTHS[int(at[2]) % 13]} {at[4]}:{at[5]}{at[6]}"
+    """The label of a session: `h200-kb74 · recorded`; `22 Nov 23:13`, in local time, for a session named by its time;
+    otherwise its name."""
+    if (named := _BY_TIME.fullmatch(name)) and (at := _time_of(named[1])):
+        return f"{at.day:02d} {_MONTHS[at.month]} {at:%H:%M}{named[2]}"
     return f"{name.removeprefix('recorded-')} · recorded" if name.startswith("recorded-") else name
+
+
+def _time_of(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, "%Y%m%d-%H%M%S").replace(tzinfo=UTC).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def distinct(labels: dict[str, str]) -> dict[str, str]:
@@ -95,7 +103,9 @@ def distinct(labels: dict[str, str]) -> dict[str, str]:
 
 def session_labels(names: Sequence[str]) -> dict[str, str]:
     """Name -> label of a session in a list. The label of a session named by its time also has the layer."""
-    return {name: session_label(name) + _about(name) for name in names}
+    labels = {name: session_label(name) + _about(name) for name in names}
+    there = Counter(labels.values())  # two sessions of one minute; the browser sends back only the label
+    return {name: label if there[label] == 1 else f"{label} · {name}" for name, label in labels.items()}
 
 
 def _about(name: str) -> str:

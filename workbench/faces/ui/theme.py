@@ -98,6 +98,11 @@ overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .kw .wrongline{color:var(--bad);font-weight:600}
 [class*="st-key-faded"]{opacity:.4} [class*="st-key-address"],.st-key-keys{display:none}
 [data-has-shortcut] [aria-label^="Shortcut"]{display:none}
+.kwsaid{position:absolute;top:0;left:0;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
+.kw [aria-description]:focus-visible{outline:2px solid var(--acc);outline-offset:2px;border-radius:2px}
+.kw [aria-description]:focus-visible::after{content:attr(aria-description);position:fixed;z-index:9;margin:1.6em 0 0 -4em;
+width:max-content;max-width:24em;padding:4px 8px;border:1px solid var(--line);border-radius:6px;background:var(--bg2);
+color:var(--ink);font:400 12px/1.4 "Source Sans",sans-serif;white-space:normal;text-align:left}
 </style>"""
 
 _WRONG = ("MISMATCH", "NON_FINITE", "UNWRITTEN", "OUT_OF_BOUNDS", "WRONG_SHAPE", "WRONG_DTYPE", "WRONG_DEVICE",
@@ -115,6 +120,8 @@ RUN_KEY, STOP_KEY, NEXT_KEY, PREVIOUS_KEY = "Ctrl+Enter", "Shift+S", "J", "K"  #
 # `/` moves the focus to the editor's search field. Without an editor it opens the search of the first table, else it moves to
 # the first choice on the left. When its theme changes, Streamlit calls this function but does not draw the page again. The
 # charts get their colours from the server, so this function asks for a new drawing.
+# A status line is replaced as a whole, twice a second while something runs. Screen readers would miss it or repeat it, so
+# they hear a copy of its sentence without seconds and counts, which changes only when the sentence does.
 _KEYS = st.components.v2.component(
     "kernel_workbench_keys", html="<i hidden></i>", isolate_styles=False,
     js="""export default function({parentElement, setTriggerValue}) {
@@ -123,6 +130,19 @@ _KEYS = st.components.v2.component(
   window.kwGround = ground;
   if (window.kwKeys) return;
   window.kwKeys = true;
+  const region = document.body.appendChild(document.createElement('div'));
+  region.className = 'kwsaid';
+  region.setAttribute('role', 'status');
+  region.setAttribute('aria-live', 'polite');
+  let waits = 0, said = '';
+  const say = () => {
+    waits = 0;
+    const now = [...document.querySelectorAll('[data-testid=stMain] .kw .strip')].map(strip => [
+      ...strip.querySelectorAll('.b, .t')].map(part => part.textContent.replace(/ \d+( of \d+)?$/, '')).join(' ')).join('. ');
+    if (now !== said) region.textContent = said = now;
+  };
+  new MutationObserver(() => { waits ||= setTimeout(say, 400); }).observe(
+    document.body, {childList: true, subtree: true, characterData: true});
   addEventListener('keydown', event => {
     if (event.key !== '/' || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.composedPath()[0].closest?.('input, textarea, select, [contenteditable=true]')) return;
@@ -278,8 +298,14 @@ def changed(what: Sequence[str], shown: str, button: str) -> str:
 def facts(pairs: Iterable[tuple[str, str, str]]) -> str:
     """(name, value, what it means, shown on hover)"""
     return ('<div class="facts">' + "".join(
-        f'<div title="{escape(meaning, quote=True)}"><span>{escape(name)}</span><b>{escape(value)}</b></div>'
+        f"<div{hint(meaning)}><span>{escape(name)}</span><b>{escape(value)}</b></div>"
         for name, value, meaning in pairs) + "</div>")
+
+
+def hint(meaning: str) -> str:
+    """The attributes of an element that show its meaning on hover and on focus, and tell it to screen readers."""
+    said = escape(meaning, quote=True)
+    return said and f' tabindex=0 aria-description="{said}" title="{said}"'
 
 
 # The meanings of table heads and row names, shown on hover on all pages.
@@ -348,7 +374,7 @@ def markdown(text: str) -> str:
 def meaning(words: str, text: str = "") -> str:
     """`text` as HTML (default: the words), with the meaning of the words on hover."""
     said = MEANINGS.get(words)
-    return f'<span title="{escape(said, quote=True)}">{escape(text or words)}</span>' if said else escape(text or words)
+    return f"<span{hint(said)}>{escape(text or words)}</span>" if said else escape(text or words)
 
 
 def heading(text: str) -> str:

@@ -251,20 +251,20 @@ def _families(view: _View) -> None:
     best = found.right[0].ms if found.right else None
     mark = " *" if found.emulated else ""
     rows = [(f"<span class='mono nw'>{escape(f.name)}</span>",
-             numbers.milliseconds(f.best.ms) + mark if f.best else numbers.MISSING,
+             numbers.time(f.best.ms) + mark if f.best else numbers.MISSING,
              numbers.ratio(f.best.ms / best) if f.best and f.best.ms and best else numbers.MISSING, numbers.count(f.tried),
              numbers.count(f.tried - f.right),
              _short(f.best.config if f.best else "")) for f in found.families]
     if rows:
         theme.html(theme.heading("Variants") + theme.table(
-            ("variant", "best median, ms", "time / best time", "tried", "not right", "its best config"), rows,
+            ("variant", "best median", "time / best time", "tried", "not right", "its best config"), rows,
             right=(1, 2, 3, 4)))
 
 
 def _short(config: str) -> str:
     """A config in one line, with its full text on hover."""
     shown = config if len(config) <= _MOST_LETTERS else f"{config[:_MOST_LETTERS].rpartition(' ')[0]} …"
-    return f"<span class='mono mute' title='{escape(config)}'>{escape(shown)}</span>"
+    return f"<span class='mono mute'{theme.hint(config) if shown != config else ''}>{escape(shown)}</span>"
 
 
 def _best(view: _View) -> None:
@@ -275,7 +275,7 @@ def _best(view: _View) -> None:
                              f"The best {_MOST_ROWS} of {numbers.count(len(found.right))} right trials"))
     selected: list[int] = []
     if shown:
-        table = _rows(view.known_by, found)
+        table, unit = _rows(view.known_by, found)
         pins = set(st.session_state["tune_pins"])
         if pins:
             table = table.copy()
@@ -287,8 +287,8 @@ def _best(view: _View) -> None:
             column_config={
                 "rank": column.NumberColumn(width=44), "pin": column.TextColumn(width=60),
                 "variant": column.TextColumn(width=190), "config": column.TextColumn(width=380),
-                "median, ms": column.TextColumn(width=86, alignment="right", help="Median of the samples, kernel_ms. *: on the "
-                                                "CPU emulator, which does not predict a GPU."),
+                "median": column.TextColumn(f"median, {unit}", width=86, alignment="right", help="Median of the samples, "
+                                            "kernel_ms. *: on the CPU emulator, which does not predict a GPU."),
                 "vs PyTorch": column.TextColumn(width=80, alignment="right", help="Time of the best PyTorch divided by this "
                                                                                   "time"),
                 "of limit": column.TextColumn(width=64, alignment="right", help="Floor divided by this time"),
@@ -415,12 +415,14 @@ def _matters(known_by: tuple, family: str, _found: Tried) -> list[tune_points.Ma
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _rows(known_by: tuple, _found: Tried) -> Any:
+def _rows(known_by: tuple, _found: Tried) -> tuple[Any, str]:
+    """The table of the best, and the unit of its times."""
     table = tune_points.best_table(_found, most=_MOST_ROWS)
     mark = " *" if _found.emulated else ""
+    unit, medians = numbers.times(list(table["median_ms"]))
     return table.assign(**{
-        "median, ms": [numbers.padded(numbers.milliseconds(ms)) + mark for ms in table["median_ms"]],
+        "median": [cell + mark for cell in medians],
         "vs PyTorch": [numbers.padded(numbers.ratio(_found.against_pytorch(p))) for p in _found.right[:_MOST_ROWS]],
         "of limit": [numbers.padded(numbers.of_limit(_found.floor_ms, ms)) for ms in table["median_ms"]],
         "after": table["after_s"], "finals": [word or None for word in table["finals"]]})[
-        ["rank", "variant", "median, ms", "vs PyTorch", "of limit", "trial", "after", "finals", "config"]]
+        ["rank", "variant", "median", "vs PyTorch", "of limit", "trial", "after", "finals", "config"]], unit

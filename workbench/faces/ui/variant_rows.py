@@ -96,7 +96,7 @@ def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) ->
             with chip_cell:
                 _chip(variant, key, choice)
         if others:
-            words = " · ".join(f'<span title="{escape(cannot(v, choice) or "", quote=True)}">{escape(v.name)}: '
+            words = " · ".join(f"<span{theme.hint(cannot(v, choice) or '')}>{escape(v.name)}: "
                                f"{escape(_absence(v, choice))}</span>" for v in others)
             theme.html(f'<div class="foot">Not for this layer and precision: {words}</div>')
 
@@ -188,7 +188,7 @@ def _chip(variant: Variant, key: str, choice: Choice) -> None:
     values = {t.name: _chosen_values(key, t) for t in variant.tune}
     resolved = _resolved(variant, choice, {name: v[0] for name, v in values.items()}) if choice.workload else {}
     chip = st.popover(_chip_text(variant, values, resolved), key=f"chip {key}", on_change="rerun", width="stretch",
-                      help=f"The tunables of {variant.name}")
+                      help=theme.markdown(f"The tunables of {variant.name}"))
     if not chip.open:
         return
     with chip:

@@ -69,12 +69,13 @@ def draw() -> None:
         _strip(choice, variants, trials, told, last)
     with right:
         _candidates(variants, choice, run)
-    with st.container(key="faded results" if faded else None):
+    stale = faded or run is None and bool(told.changed)
+    with st.container(key="faded results" if stale else None):
         _chart(variants, choice, workload, trials, told, run)
     if run is not None:
         running.live_rows(run)
     elif trials:
-        with st.container(key="faded table" if faded else None):
+        with st.container(key="faded table" if stale else None):
             _table(trials, choice, told.notes)
     else:
         theme.html(results.doctor_table(state.findings()))
