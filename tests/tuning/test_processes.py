@@ -19,10 +19,14 @@ from threading import Event, Thread, Timer
 
 import pytest
 
+from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest
 from workbench.core.orders import JudgeOrder
-from workbench.core.replies import Device, Judged
+from workbench.core.replies import Built, Device, Judged
+from workbench.core.template import Rendered, render
 from workbench.core.trial import Status, Trial
+from workbench.core.trial_parts import Environment, KernelNumbers
+from workbench.core.variants import find
 from workbench.drive.machine.device_lock import DeviceLock
 from workbench.drive.running.execution import Execution
 from workbench.drive.running.request import Row, Run, RunRequest
@@ -306,6 +310,34 @@ def test_a_gpu_that_is_dead_from_the_start_is_left_out(tmp_path: Path, monkeypat
     assert canned.places == [("cuda:1", "cuda:2")] and canned.requests[0].device == "cuda:1"
     with pytest.raises(BadRequest, match="^cuda:0 cannot be used: The process ended by signal 6"):
         tune(replace(ON_GPU, device="cuda:0"), Session.create(tmp_path, "s"), canned, with_finals=False)
+
+
+def test_a_kernel_that_needs_too_many_registers_is_not_sent_to_the_gpu(tmp_path: Path) -> None:
+    """512 threads of 255 registers are twice what a multiprocessor has; with 128 threads it may run. Helpers do not count."""
+    class Built512:
+        scratch, pool, registers = tmp_path, None, 0
+
+        def environment(self, place: str) -> Environment:
+            return Environment()
+
+        def build_unit(self, unit: list[Rendered], *more: object) -> dict[str, Built]:
+            numbers = KernelNumbers(255, 0, 0, 0, 0, 0, 0)
+            return {item.candidate_id: Built(status=Status.OK, headline="", resources={"sm_80": {"naive_gather<A>": numbers},
+                    "sm_90": {"naive_gather<A>": replace(numbers, registers=self.registers), "helper": numbers}})
+                    for item in unit}
+
+    workers = Built512()
+    workers.pool = workers
+    session = Session.create(tmp_path, "s")
+    for block, registers, kept in ((512, 255, False), (128, 255, True), (512, 64, True)):
+        workers.registers = registers
+        candidate = Candidate(find("naive_gather", "forward"), WORK.layer, WORK.dtype, {"BLOCK": block})
+        run = Run("0" * 8, RunRequest(WORK, ()), tmp_path, [row := Row(candidate)], device=H200)
+        execution = Execution(run, session, workers, ("cuda:0",), resume=False)
+        assert bool(list(execution._built_unit([(row, render(candidate))], Event()))) == kept
+        assert [t.status for t in run.trials] == ([] if kept else [Status.SKIPPED])
+    assert session.trials()[0].headline == ("Not run: a block of 512 threads with 255 registers each needs more than the 65536 "
+                                            "registers of sm_90; choose fewer threads.")
 
 
 class Gpus:

@@ -26,7 +26,7 @@ from workbench.drive.running.execution import Execution
 from workbench.drive.running.request import Run, RunRequest
 from workbench.drive.running.runner import Runner
 from workbench.drive.searching.points import Points, Seen, points_from
-from workbench.drive.searching.propose import _Belief, _features, _Kernel, propose
+from workbench.drive.searching.propose import _Belief, _features, _Kernel, _neighbours, propose
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
 from workbench.drive.tuning.seen import Claims
@@ -131,6 +131,21 @@ def test_every_fourth_proposal_is_a_neighbour_of_the_best(space: RecordedSpace) 
     changes = [sum(space.configs[i][name] != best[name] for name in best)
                for i in propose(space.points, seen[:-1], [seen[-1].point], 20, seed=0)]
     assert all(count <= 2 for count in changes[3::4]) and max(changes) > 2
+
+
+def test_the_model_sees_the_occupancy_which_is_no_tunable_of_a_neighbour() -> None:
+    """Threads, shared memory and resident warps follow from the tunables; they do not make two configs differ more."""
+    points = TuneSpace(KB74, "forward", "tf32", H200, variants=("gathered_mma", "naive_gather")).points()
+    place = {name: i for i, name in enumerate(points.columns)}
+    warps = points.features[:, place["resident_warps"]]
+    assert points.derived == {"threads", "smem_bytes", "resident_warps"} and len(set(warps[~np.isnan(warps)])) > 3
+    assert set(warps[~np.isnan(warps)]) <= set(range(1, 65))
+    tunables = [i for name, i in place.items() if name not in points.derived]
+    mine = points.features[:, tunables]
+    one = next(i for i, name in enumerate(points.families) if name.startswith("gathered_mma"))
+    differ = ((mine != mine[one]) & ~(np.isnan(mine) & np.isnan(mine[one]))).sum(1)
+    near = _neighbours(points, one, np.arange(len(points)))
+    assert (near == ((differ <= 2) & (np.array(points.families) == points.families[one]))).all() and near.sum() > 20
 
 
 def test_failures_and_early_stops_teach_the_search(space: RecordedSpace) -> None:

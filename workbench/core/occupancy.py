@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .candidate import Candidate, derived_values
@@ -69,6 +70,19 @@ def candidate_occupancy(candidate: Candidate, kernel: KernelNumbers, *, sm: int)
         return None
     shared = max(kernel.shared_bytes, int(derived_values(candidate, sm=sm).get("smem_bytes", 0)))
     return occupancy(registers=kernel.registers, shared_bytes=shared, threads=threads, sm=sm)
+
+
+def too_many_registers(candidate: Candidate, kernels: Mapping[str, KernelNumbers], *, sm: int) -> str | None:
+    """Why the GPU cannot launch the main kernel of a candidate: a block would need more registers than a multiprocessor has.
+    None if it can, or if the block size is known only at run time. `kernels`: the compiler's numbers by kernel. Other kernels
+    are left out, because their blocks have other sizes."""
+    own, threads = candidate.variant.kernel or candidate.variant.name, threads_per_block(candidate, sm=sm)
+    for name, kernel in kernels.items():
+        found = candidate_occupancy(candidate, kernel, sm=sm) if name.partition("<")[0] == own else None
+        if found is not None and found.blocks_per_sm == 0 and found.limiter == "registers":
+            return (f"Not run: a block of {threads} threads with {kernel.registers} registers each needs more than the "
+                    f"{gpu_limits(sm)['registers_per_sm']} registers of sm_{sm}; choose fewer threads.")
+    return None
 
 
 def _blocks_by_registers(registers: int, warps: int, per_sm: int) -> int:

@@ -15,6 +15,7 @@ from ...core import ceilings
 from ...core.candidate import tiles_of, why_not
 from ...core.errors import BadRequest, RenderError
 from ...core.facts import tensor_bytes
+from ...core.occupancy import too_many_registers
 from ...core.orders import CompareOrder, ExplainOrder, JudgeOrder, Order
 from ...core.replies import Built, Compared, Device, Event, Judged, Outcome
 from ...core.template import Rendered, render
@@ -121,10 +122,10 @@ class Execution:
                 continue
             if rendered.candidate_id not in before:
                 build = replace(build, resources=resources.get(rendered.candidate_id, {}))
-            if build.status == Status.OK:
-                built[rendered.candidate_id] = build
-            else:
+            if build.status != Status.OK:
                 self._finish(row, rendered, build, build)
+            elif not self._cannot_launch(row, rendered, build):
+                built[rendered.candidate_id] = build
         return built
 
     def compare(self, contestants: CompareOrder, place: str = "") -> Compared:
@@ -313,10 +314,23 @@ class Execution:
             build = built[rendered.candidate_id]
             row.log_path = log
             self._built(row, build)
-            if build.status == Status.OK:
-                yield row, rendered, build
-            else:
+            if build.status != Status.OK:
                 self._finish(row, rendered, build, build)
+            elif not self._cannot_launch(row, rendered, build):
+                yield row, rendered, build
+
+    def _cannot_launch(self, row: Row, rendered: Rendered, build: Built) -> bool:
+        """Whether a block of the built kernel needs more registers than the GPU has. It then gets its trial here and costs no
+        time of the GPU."""
+        device = self.run.known_device
+        if device.kind != "cuda":
+            return False
+        for arch, kernels in build.resources.items():
+            reason = too_many_registers(row.candidate, kernels, sm=device.sm) if arch.rstrip("af") == device.arch else None
+            if reason:
+                self._finish(row, rendered, build, outcome.skipped(reason))
+                return True
+        return False
 
     @property
     def _settings(self) -> BuildSettings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ class Points:
     families: tuple[str, ...]  # family (variant, precision) of each point
     order: tuple[int, ...] = ()  # points in a ranking that is known beforehand, the best first; it need not contain all points
     logs: frozenset[str] = frozenset()  # columns that hold log2 of their values
+    derived: frozenset[str] = frozenset()  # columns that are no tunables: they follow from the others
 
     def __post_init__(self) -> None:
         count = len(self.keys)
@@ -44,10 +45,10 @@ class Seen:
 
 
 def points_from(configs: Sequence[Mapping[str, Value]], *, keys: Sequence[str] | None = None,
-                families: Sequence[str] | None = None, order: Sequence[int] = ()) -> Points:
+                families: Sequence[str] | None = None, order: Sequence[int] = (), derived: Iterable[str] = ()) -> Points:
     """Points of configs. A tunable with the same value in all configs is not a feature. A text is replaced by its place in the
     alphabetical order. `keys`: the identity of each config (default: its text). `families`: the family of each config (default:
-    the same for all).
+    the same for all). `derived`: values in the configs that are no tunables.
     """
     names = list(dict.fromkeys(name for config in configs for name in config))
     columns: dict[str, NDArray[np.float32]] = {}
@@ -59,7 +60,8 @@ def points_from(configs: Sequence[Mapping[str, Value]], *, keys: Sequence[str] |
             logs |= {name} if logged else set()
     features = np.column_stack(list(columns.values())) if columns else np.zeros((len(configs), 0), np.float32)
     return Points(tuple(keys) if keys is not None else tuple(map(config_text, configs)), tuple(columns), features,
-                  tuple(families) if families is not None else ("all",) * len(configs), tuple(order), frozenset(logs))
+                  tuple(families) if families is not None else ("all",) * len(configs), tuple(order), frozenset(logs),
+                  frozenset(derived) & columns.keys())
 
 
 def config_text(config: Mapping[str, Value]) -> str:

@@ -163,7 +163,8 @@ def _candidates(features: Floats, taken: NDArray[np.bool_], best: NDArray[np.int
 
 def _neighbours(points: Points, best: int, candidates: NDArray[np.int_]) -> NDArray[np.bool_]:
     """Which candidates belong to the best point's family and differ from it in at most NEIGHBOUR_CHANGES tunables."""
-    rows, row = points.features[candidates], points.features[best]
+    tunables = np.array([i for i, name in enumerate(points.columns) if name not in points.derived], int)
+    rows, row = points.features[np.ix_(candidates, tunables)], points.features[best, tunables]
     changes = ((rows != row) & ~(np.isnan(rows) & np.isnan(row))).sum(1)
     family = np.array([points.families[i] == points.families[best] for i in candidates], bool)
     near: NDArray[np.bool_] = family & (changes <= NEIGHBOUR_CHANGES)

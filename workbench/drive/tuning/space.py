@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ...core.candidate import Candidate
 from ...core.derived_best import best_or_derived
 from ...core.errors import BadRequest, RenderError
 from ...core.layer import CONTIGUOUS, Workload
-from ...core.occupancy import THREADS_PER_BLOCK_MAX
+from ...core.occupancy import THREADS_PER_BLOCK_MAX, occupancy
 from ...core.precision import CLASSES, CLASSES_OF, PRECISIONS_OF
 from ...core.replies import Device
 from ...core.space import SearchSpace
@@ -28,6 +28,7 @@ MOST_POINTS = 20_000
 _GENERAL = "naive"         # the names of general variants begin with this: they serve every layer, and take seconds on a GPU
 _TOO_MANY_THREADS = f"a block has at most {THREADS_PER_BLOCK_MAX} threads"
 _STATIC = ("threads", "smem_bytes")   # derived values that are features of the search, beside the tunables
+_RESIDENT = "resident_warps"          # another one: how many warps of such blocks a multiprocessor holds
 
 
 # more than two by place: the parts that identify a candidate, in the order of its fields
@@ -165,11 +166,13 @@ class TuneSpace:
     def points(self, first: Iterable[str] = ()) -> Points:
         """The space as numbers. The ranking begins with the best known configs of this cell. Then come `first` (keys, such as
         those of similar layers) and the default config of each variant, in the order of the templates."""
-        rows = [{**config, **{name: derived[name] for name in _STATIC if name in derived}}
+        rows = [{**config, **{name: derived[name] for name in _STATIC if name in derived}, **_resident(
+            derived.get("threads", config.get("BLOCK")), derived.get("smem_bytes", 0), self.device.sm)}
                 for configs in self._configs for config, derived in configs]
         order = [*self._known(), *first, *(key for key in self._starts() if key)]
         return points_from(rows, keys=self.keys, families=[self.label(i) for i in range(len(self))],
-                           order=tuple(dict.fromkeys(self.place_of[key] for key in order if key in self.place_of)))
+                           order=tuple(dict.fromkeys(self.place_of[key] for key in order if key in self.place_of)),
+                           derived=(*_STATIC, _RESIDENT))
 
     def explain(self) -> Explained:
         families = []
@@ -270,6 +273,14 @@ class TuneSpace:
     def _reason(self, space: SearchSpace) -> str:
         reason, _ = _why_not(space, space.default, whole=True)
         return (reason or "no legal config was found").removeprefix("Not run: ")
+
+
+@lru_cache(maxsize=4096)
+def _resident(threads: int | None, smem_bytes: int, sm: int) -> dict[str, int]:
+    """The occupancy as far as it is known before a build, when the registers are unknown. Empty without a block size."""
+    if not threads:
+        return {}
+    return {_RESIDENT: occupancy(registers=0, shared_bytes=smem_bytes, threads=threads, sm=sm).warps_per_sm}
 
 
 def _or_dtype(precision: str) -> str:
