@@ -128,6 +128,21 @@ def page(chromium, serving) -> Iterator:
     context.close()
 
 
+def click_while_drawn(page, name: str) -> None:
+    """Click a button of the Workbench while the script runs. Another click follows at once, and cuts the drawing short."""
+    before, after = (page.locator(".st-key-direction").get_by_text(text, exact=True).element_handle()
+                     for text in ("grad_input", "forward"))
+    page.evaluate("""([before, button, after]) => new Promise(done => {
+        before.click();
+        const look = setInterval(() => {
+            if (!document.querySelector('[data-test-script-state="running"]')) return;
+            clearInterval(look);
+            button.click();
+            setTimeout(() => { after.click(); done(); }, 30);
+        }, 2);
+    })""", [before, page.get_by_role("button", name=name, exact=True).element_handle(), after])
+
+
 def wider_than_the_window(page) -> bool:
     return page.evaluate("""() => [document.documentElement, ...document.querySelectorAll(
         '[data-testid=stMain], [data-testid=stMainBlockContainer]')].some(e => e.scrollWidth > e.clientWidth)""")

@@ -13,7 +13,7 @@ from statistics import median
 
 import pytest
 
-from tests.browser.conftest import wider_than_the_window
+from tests.browser.conftest import click_while_drawn, wider_than_the_window
 from tests.shared import ticked
 from workbench.faces.cli import main
 
@@ -94,7 +94,7 @@ def test_run_inspect_export_download(page, tmp_path):
 
 
 def test_stop_ends_the_run_and_keeps_what_is_finished(page):
-    page.get_by_role("button", name=f"Run {len(ticked())}").click()
+    click_while_drawn(page, f"Run {len(ticked())}")
     stop_button(page).click()
     page.locator(".strip", has_text="Stopped by you after").first.wait_for()
     page.get_by_role("button", name="Resume").wait_for()
@@ -413,6 +413,10 @@ def test_results_are_in_sight_at_1440_at_1024_and_at_twice_the_size_in_light_and
     page.wait_for_timeout(400)
     found = [float(cell.strip().rstrip("×")) for cell in cells.all_inner_texts() if re.fullmatch(r" *[\d.]+×", cell)]
     assert found == sorted(found) and found[0] < 3 and found[-1] > 10, "a number is sorted as a text"
+    page.locator('[data-testid="stDataFrame"]').first.click(position={"x": 15, "y": 50})
+    settled()
+    click_while_drawn(page, "Inspect")
+    page.wait_for_function("location.pathname === '/inspect'")
     page.goto(f"{serving[0]}/compare?compare_a={recorded.stem}")
     page.locator(".js-plotly-plot").nth(2).locator(".point").first.wait_for()
     settled()

@@ -282,11 +282,12 @@ def _start(choice: Choice, candidates: tuple, resume: Run | None = None) -> None
     path = state.session_paths().get(choice.session)
     session = (Session.open(path) if path is not None and not choice.session.startswith("recorded-")
                else Session.create())
-    st.session_state["next session"] = session.name
-    st.session_state["missing device"] = ""  # from here on this device's results are shown
     request = resume.request if resume else RunRequest(
         choice.workload, candidates, device=choice.device, modules=choice.modules, effort=choice.effort)
     state.runs().append(state.runner().start(request, session, resume=resume is not None))
+    # Streamlit may end this drawing wherever its state is used, so the run was started before.
+    st.session_state["next session"] = session.name
+    st.session_state["missing device"] = ""  # from here on this device's results are shown
 
 
 def _stop(run: Run) -> None:
