@@ -37,7 +37,7 @@ from workbench.drive.tuning.batch import BatchRequest, batch
 from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
 from workbench.drive.tuning.seen import BEGUN, Claims
 from workbench.drive.tuning.space import TuneSpace, key_of_trial
-from workbench.drive.tuning.tune import WON, TuneResult, asked, tune, used_s
+from workbench.drive.tuning.tune import WON, TuneResult, Winner, asked, tune, used_s
 from workbench.faces import exit_codes
 from workbench.faces.verbs.tune import suite_code
 
@@ -208,6 +208,19 @@ def test_a_suite_leaves_out_what_adds_nothing_and_ends(monkeypatch: pytest.Monke
     jobs = batch(BatchRequest("kernelbench", REQUEST, trials=40, size="small", layers=("kb74", "kb64", "kb69")), "night", None)
     assert (calls["kb64"], calls["kb69"]) == (1, 2) and sum(job.result.trials for job in jobs) == 40, calls
     assert suite_code([job.result for job in jobs]) == exit_codes.WRONG
+    finals, finish = list[tuple[str, bool]](), Event()
+
+    def ended(asked: TuneRequest, session: Session, runner: object, *, with_finals: bool = True, **more: object) -> TuneResult:
+        finals.append((asked.workload.preset.split("/")[0], with_finals))
+        if len(finals) == 2:
+            finish.set()   # as the first Ctrl-C does
+        return TuneResult("done", "", {"forward": Winner("forward", RECORDED.trials()[0], None)}, trials=4)
+
+    monkeypatch.setattr("workbench.drive.tuning.batch.tune", ended)
+    batch(BatchRequest("kernelbench", REQUEST, trials=40, size="small", layers=("kb74", "kb64", "kb69")), "night", None,
+          finish=finish)
+    (first, _), (second, _) = finals[:2]
+    assert finals == [(first, False), (second, False), (first, True), (second, True)], "all searches end, the finals follow"
     calls.clear()
     monkeypatch.setattr("workbench.drive.tuning.batch.tune", lambda *given, **more: calls.update("x") or TuneResult(
         "failed", "No device.", {}))
