@@ -20,7 +20,7 @@ _PUBLIC = {
     "ConvTranspose1d": "faces.notebook", "ConvTranspose2d": "faces.notebook", "ConvTranspose3d": "faces.notebook",
     "preset": "faces.notebook", "presets": "faces.notebook", "variants": "faces.notebook", "run": "faces.notebook",
     "open_session": "faces.notebook", "doctor": "faces.notebook", "export": "faces.notebook", "Result": "faces.notebook",
-    "diff": "faces.notebook", "profile": "faces.notebook",
+    "diff": "faces.notebook", "compare": "faces.notebook", "profile": "faces.notebook",
     "tune": "faces.notebook", "Tuned": "faces.notebook", "patch": "faces.notebook", "PatchedModel": "faces.notebook",
     "Session": "drive.sessions.session", "Trial": "core.trial", "Status": "core.trial",
 }
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         PatchedModel,
         Result,
         Tuned,
+        compare,
         diff,
         doctor,
         export,

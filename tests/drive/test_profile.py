@@ -214,7 +214,8 @@ def test_the_static_reading_stands_in_its_place_beside_a_profile_that_was_kept(t
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
     shown = wb.profile(f"kept:{trial.trial_id}", kept.trials()[0])
     assert shown.sentence.startswith("Memory-bound") and [v["dram"] for v in shown.values] == [81.25, 81.25]
-    assert "Other kernels of kept:" in shown._repr_html_()
+    assert "Other kernels of kept:" in shown._repr_html_() and "<pre>" not in shown._repr_html_()
+    assert "DRAM, of peak</span></td><td style=text-align:left>81.2 %</td>" in shown._repr_html_()
     assert "no trial 'ffff'" in here("profile", "none:ffff", sessions=tmp_path).stderr
     if not (find_toolchain().nvcc and find_toolchain().nvdisasm):
         print("no nvcc or nvdisasm: only what the text says of it is tested")

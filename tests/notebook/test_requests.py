@@ -104,6 +104,11 @@ def test_one_name_and_one_value_stand_for_a_list() -> None:
     assert [(r.left_text, r.right_text) for r in there.rows if "Sum(1)" in r.right_text] == [
         ("  Sum sum[CO] = {};", "  Sum sum[CO] = {Sum(1)};")]
     assert str(wb.diff(fork, fork, "template")) == "The two are equal."
+    both = wb.compare(result, fork.kept_in)
+    assert len(both.regressions) == 1 and "naive_gather forward" in both.regressions[0]
+    assert both.regressions[0] in repr(both) and "1 regressions in B" in both._repr_html_()
+    assert list(both.frame["variant"]) == [row.variant for row in both.rows]
+    assert not wb.compare(result, result).regressions and "No regression in B" in wb.compare(result, result)._repr_html_()
 
 
 def test_a_result_says_why_its_run_failed() -> None:
@@ -174,7 +179,12 @@ def test_a_tune_shows_its_best_and_its_figure_and_a_bar_tells_how_far_it_is(sess
     displayed = []
     monkeypatch.setattr("IPython.display.display", displayed.append)
     assert DisplayFormatter().format(found) == ({}, {}), "it has displayed itself"
-    assert len(displayed) == 2 and displayed[1].layout.yaxis.title.text.startswith("median, ms")
+    figures = found.figures()
+    assert {"progress", "slices", "parallel coordinates"} <= set(figures) and len(displayed) == 1 + len(figures)
+    assert displayed[1].layout.yaxis.title.text.startswith("median, ms") and figures["slices"].data[0].x is not None
+    assert [d.label for d in figures["parallel coordinates"].data[0].dimensions][-1] == "median, ms"
+    with pytest.raises(wb.BadRequest, match="variant 'x' has no right trial here; choose naive_gather."):
+        found.figures(variant="x")
     with pytest.raises(wb.BadRequest, match="direction 'grad_input' was not tuned; choose forward."):
         found.figure("grad_input")
 
@@ -220,6 +230,9 @@ def test_a_notebook_shows_layer_trial_session_verdict_and_where_a_result_is_wron
     best = next(t for t in h200.trials if t.name == "disjoint_mma" and t.precision == "tf32" and t.direction == "forward")
     assert "FASTER" in shown(h200.verdict(best.trial_id))[0] and "4.69" in shown(h200.verdict(best.trial_id))[0]
     assert "0.265 ms" in shown(best)[0] and len(shown(best)) == 2
+    assert h200.samples(best.trial_id).data[0].name == "disjoint_mma forward tf32"
+    versus = shown(wb.compare(*[ROOT / "sessions" / "recorded-h200-models-bf16-3d.zip"] * 2))
+    assert "No regression in B" in versus[0] and len(versus) == 3 and "SAME" in versus[0]
     assert set(h200.figures()) == {"dots", "roofline", "speedups"} and h200.wrong(best.trial_id) is None
 
 

@@ -191,6 +191,9 @@ def test_a_model_of_the_notebook_is_patched_where_it_is(capsys) -> None:
     assert not model.training and model.drop.training
     torch.testing.assert_close(model.up(x), before)
     assert repr(patched).startswith("EMULATED  Local: 1 of 1 layer is patched") and "Repeat it" not in repr(patched)
+    shown = patched._repr_html_()
+    assert "<td style=text-align:left>up</td>" in shown and "1 of 1 layer is patched" in shown and "<pre>" not in shown
+    assert "layer 1 of 1: " in capsys.readouterr().err, "its progress"
     assert patched.unpatch() == ["up"] and "forward" not in vars(model.up) and torch.equal(model.up(x), before)
     with pytest.raises(BadRequest, match="The model is on cpu already"):
         wb.patch(model, x, dtype="bfloat16")

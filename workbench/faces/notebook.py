@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import html
-import sys
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from ..core.errors import BadRequest
 from ..core.layer import DIRECTIONS, LAUNCHES, ConvTranspose, Workload
 from ..core.patching import FASTER_ONLY, LIVE, ModelSource, PatchReport
 from ..core.presets import PRESETS, Preset, default_size, parse_preset, problem_of
-from ..core.source_parts import DiffRow, side_by_side
 from ..core.trial import Trial
 from ..core.variants import Variant, discover
 from ..core.verdict import Verdict
@@ -49,10 +47,20 @@ from .arguments import (
     sides_from,
     source_from,
     trial_from,
-    unified_text,
     write_whole,
 )
-from .notebook_display import ProgressBar, RunBar, register
+from .notebook_display import (
+    Compared,
+    Difference,
+    Profiled,
+    ProgressBar,
+    RunBar,
+    StepBar,
+    patch_html,
+    register,
+    samples_figure,
+    tune_figures,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -211,6 +219,11 @@ class Tuned:
         from ..drive.reporting import tune_plots
         return tune_plots.progress(self._of(direction), **options)
 
+    def figures(self, direction: str = "", variant: str = "") -> dict[str, plotly.graph_objects.Figure]:
+        """The figures of the page Tune for which there are enough trials: progress, importance of the tunables, heat map of the
+        two most important ones, slices, parallel coordinates. `variant`: whose tunables (default: those of the fastest)."""
+        return tune_figures(self._of(direction), variant)
+
     def _of(self, direction: str) -> Tried:
         tried = self.tried
         if direction and direction not in tried:
@@ -226,34 +239,8 @@ class Tuned:
         from IPython.display import HTML, display
         display(HTML(self._repr_html_()))
         for direction, found in self.tried.items():
-            if found.points:
-                display(self.figure(direction))
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The difference of two texts. A notebook displays it as a diff."""
-
-    a: str
-    b: str
-    text_a: str
-    text_b: str
-
-    @property
-    def rows(self) -> list[DiffRow]:
-        """The lines side by side."""
-        return side_by_side(self.text_a, self.text_b)
-
-    def __str__(self) -> str:
-        return unified_text(self.a, self.b, self.text_a, self.text_b) or "The two are equal."
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        shade = {"+": "#0B7A5E22", "-": "#C8501A22", "@": "#7B849422"}
-        lines = [f'<div style="background:{shade.get(line[:1], "none")}">{html.escape(line) or " "}</div>'
-                 for line in str(self).splitlines()]
-        return f'<pre style="line-height:1.35">{"".join(lines)}</pre>'
+            for figure in self.figures(direction).values() if found.points else ():
+                display(figure)
 
 
 def diff(a: Any, b: Any, what: str = "source") -> Difference:
@@ -265,36 +252,23 @@ def diff(a: Any, b: Any, what: str = "source") -> Difference:
     return Difference(left.name, right.name, *(text_of(side, what, _runner().machine_code) for side in (left, right)))
 
 
-@dataclass(frozen=True)
-class Profiled:
-    """The profiles of one or two trials, or static analyses if there is no profile. A notebook displays them as sentences and
-    tables."""
-
-    readings: tuple[profiles.Reading, ...]
-
-    @property
-    def sentence(self) -> str:
-        """What limits the first one's main kernel."""
-        return self.readings[0].sentence
-
-    @property
-    def values(self) -> list[dict[str, float]]:
-        """The counters of each main kernel, by their keys in `core.profile.METRICS`; empty where there are none."""
-        return [dict(one.kernels[0].values) if one.kernels else {} for one in self.readings]
-
-    def __repr__(self) -> str:
-        return profiles.text(self.readings)
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
-
-
-def profile(a: Any, b: Any = None, *, again: bool = False) -> Profiled:
+def profile(a: Any, b: Any = None, *, again: bool = False, progress: bool = True) -> Profiled:
     """What limits a trial's kernels on its GPU, from Nsight Compute's counters. With `b`, two trials side by side. Each is a
-    trial or "SESSION:TRIAL". Raises `BadRequest`."""
+    trial or "SESSION:TRIAL". The call blocks and shows its progress. Raises `BadRequest`."""
     pairs = [(one, Session(Path(one.kept_in))) if isinstance(one, Trial) else trial_from(str(one))
              for one in (a, b) if one is not None]
-    return Profiled(tuple(profiles.reading(*pair, _runner(), again=again) for pair in pairs))
+    with StepBar(progress) as bar:
+        found = []
+        for number, (trial, session) in enumerate(pairs):
+            bar.say(f"the counters of {trial.name} {trial.direction}", number / len(pairs))
+            found.append(profiles.reading(trial, session, _runner(), again=again, on_text=bar.say))
+    return Profiled(tuple(found))
+
+
+def compare(a: Any, b: Any) -> Compared:
+    """Compare two sessions, each a name, a path or a `Result`: each candidate and each PyTorch baseline that both hold. The
+    ratio is A / B; above 1, B is faster. Raises `BadRequest`."""
+    return Compared(*(one.session if isinstance(one, Result) else session_from(one) for one in (a, b)))
 
 
 def open_session(name: str | Path) -> Result:
@@ -328,8 +302,15 @@ class Result:
         from ..drive.reporting import compare_plots, html_report
         pairs = report.against_pytorch(self.trials)
         drawn = {"dots": compare_plots.dots(pairs, [html_report.row_name(p) for p in pairs]),
-                 "roofline": compare_plots.roofline(pairs), "speedups": compare_plots.speedups(pairs)}
+                 "roofline": compare_plots.roofline(pairs), "speedups": compare_plots.speedups(pairs),
+                 "samples": samples_figure(self.trials)}
         return {name: figure for name, figure in drawn.items() if figure is not None}
+
+    def samples(self, *trial_ids: str) -> plotly.graph_objects.Figure | None:
+        """The samples of these trials in the order in which they were taken, above the GPU's clock; None if there are none.
+        Without ids, if all trials are of one layer: those of the fastest right candidate of each direction, and of the best
+        PyTorch."""
+        return samples_figure(self.trials, [self.trial(i) for i in trial_ids])
 
     def trial(self, trial_id: str) -> Trial:
         """The trial of that id. A notebook displays its errors, its samples and where it is wrong. Raises `BadRequest`."""
@@ -420,9 +401,9 @@ def patch(model: Any, inputs: Any = None, *, train: bool = False, dtype: str = "
             raise BadRequest(f"The model is on {host.device} already; move and convert it yourself and leave out device and "
                              "dtype.", field="device")
         source = ModelSource(LIVE, "", Path.cwd(), host.device, "", autocast, train, seed)
-    said = (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)
-    result = patch_model(PatchRequest(source, keep, effort, tune=tune, tune_effort=tune_effort, every_gpu=device == "auto"),
-                         _runner(), on_text=said, host=host)
+    request = PatchRequest(source, keep, effort, tune=tune, tune_effort=tune_effort, every_gpu=device == "auto")
+    with StepBar(progress) as bar:
+        result = patch_model(request, _runner(), on_text=bar.say, host=host)
     if host is not None:
         host.keep(result)
     return PatchedModel(result, host)
@@ -460,7 +441,13 @@ class PatchedModel:
         return report_text(self.report)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(report_text(self.report))}</pre>"
+        return patch_html(self.report)
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import HTML, display
+        display(HTML(self._repr_html_()))
+        if self.report.layers:
+            display(self.figure())
 
 
 def _workload(work: ConvTranspose | Workload | str, batch: int | None, input_size: int | Sequence[int] | None, dtype: str,
