@@ -6,6 +6,7 @@
 Two files are checked: PyTorch's own layer under the name ModelNew, and a file that `export` writes. Of several repeats the
 fastest counts. Run it on a machine that does nothing else. With --out the folder gets the whole report of each check as JSON
 when it is known, and the tables as times.md. After --limit seconds a check is stopped; its report holds what was known.
+With --under 15 it exits 1 if a fastest repeat took 15 s or more, or was stopped, and names it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def main() -> int:
     parser.add_argument("--file", choices=("both", "layer", "exported"), default="both", help="which of the two files")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds after which a check is stopped")
+    parser.add_argument("--under", type=float, metavar="SECONDS", help="exit 1 if a check takes so many seconds")
     parser.add_argument("--out", type=Path, help="a folder for the reports as JSON")
     parser.add_argument("--write", action="store_true", help="replace the table in docs/judging.md")
     args = parser.parse_args()
@@ -55,9 +57,11 @@ def main() -> int:
         parser.error("--write needs one preset and both files")
     device = resolve_device(args.device)
     files = FILES if args.file == "both" else FILES[args.file == "exported":][:1]
-    pages = []
+    pages, slow = [], list[str]()
     for preset in args.preset:
-        pages.append(_of_preset(preset, device, files, args))
+        written, reports = _of_preset(preset, device, files, args)
+        pages.append(written)
+        slow += too_slow(reports, preset, args.under)
         print(pages[-1], flush=True)
         if args.out:
             (args.out / "times.md").write_text("\n".join(pages), encoding="utf-8")
@@ -65,7 +69,15 @@ def main() -> int:
         whole = PAGE.read_text(encoding="utf-8")
         before, after = whole.partition(BEGIN)[0], whole.partition(END)[2]
         PAGE.write_text(f"{before}{BEGIN}{pages[0]}{END}{after}", encoding="utf-8")
-    return 0
+    print(*slow, sep="\n", file=sys.stderr, end="\n" * bool(slow))
+    return 1 if slow else 0
+
+
+def too_slow(reports: Sequence[CheckReport], preset: str, under_s: float | None) -> list[str]:
+    """A sentence for each report that was stopped or took `under_s` seconds or more."""
+    return [] if under_s is None else [
+        f"{preset}, {r.name}: {r.seconds:.1f} s, not under {under_s:g} s{r.stopped and f' (stopped {r.stopped})'}"
+        for r in reports if r.stopped or r.seconds >= under_s]
 
 
 def page(reports: Sequence[CheckReport], what: str) -> str:
@@ -88,7 +100,7 @@ def page(reports: Sequence[CheckReport], what: str) -> str:
     return "\n".join([text, "", *lines, ""])
 
 
-def _of_preset(preset: str, device: str, files: Sequence[str], args: argparse.Namespace) -> str:
+def _of_preset(preset: str, device: str, files: Sequence[str], args: argparse.Namespace) -> tuple[str, list[CheckReport]]:
     chosen, size = parse_preset(preset, default_size="small" if device == "cpu" else "full")
     workload = chosen.workload(size)
     reference, name = workload_reference(workload)
@@ -115,8 +127,9 @@ def _of_preset(preset: str, device: str, files: Sequence[str], args: argparse.Na
             reports.append((report, cpu_s))
         best.append(min(reports, key=lambda one: one[0].seconds))
     spent = ", ".join(f"{cpu_s:.0f} s" for _, cpu_s in best)
-    return page([report for report, _ in best], f"`check` of {name} ({size_of(workload)}) on {_machine(device)}, effort "
-                f"{args.effort}; load average before: {load:.0f}; processor time: {spent}")
+    fastest = [report for report, _ in best]
+    return page(fastest, f"`check` of {name} ({size_of(workload)}) on {_machine(device)}, effort "
+                f"{args.effort}; load average before: {load:.0f}; processor time: {spent}"), fastest
 
 
 def _checked(request: CheckRequest, limit_s: float) -> tuple[CheckReport, float]:

@@ -1,11 +1,13 @@
 """Does the judge agree with KernelBench, without a GPU?   python tools/kernelbench_agree.py FOLDER [--only problems|verdicts]
+                                                        [--level 1 2 3]
 
 FOLDER is a checkout of KernelBench (it holds src/kernelbench and KernelBench/level1). Two questions are asked on the CPU:
 
-problems   Each problem of level 1 is checked against itself as ModelNew. A right file must not be called wrong. Sizes
-           are cut: each whole number (and each tuple of them) that the problem assigns at its top, and that is above
-           a limit, becomes that limit. The limit is the largest of 64, 48, ... 6 for which the inputs have at most
-           40 000 values and the model runs; else it is 2.
+problems   Each problem of level 1 (or of the levels of --level) is checked against itself as ModelNew. A right file must
+           not be called wrong. Problems that the judge refuses, or that run in no small size, are named. Sizes are
+           cut: each whole number (and each tuple of them) that the problem assigns at its top, and that is above a
+           limit, becomes that limit. The limit is the largest of 64, 48, ... 6 for which the inputs have at most
+           40 000 values and the model runs; else it is 2. A model of more than 4 million parameters is too large.
 verdicts   40 files, right and wrong, made of such problems by small changes, go through KernelBench's own
            `eval_kernel_against_ref` and `validate_kernel_static`, and through `check`, whose report has KernelBench's
            verdict. torch.cuda's functions that only wait, choose a device or name it are replaced by ones that do
@@ -40,7 +42,7 @@ from workbench.core.errors import BadRequest  # noqa: E402
 from workbench.drive.checking.check import CheckRequest, check, judge_process  # noqa: E402
 
 LIMITS = (64, 48, 32, 24, 16, 12, 8, 6, 2)
-MOST_VALUES = 40_000
+MOST_VALUES, MOST_PARAMETERS = 40_000, 4_000_000
 # What ModelNew returns, y being what Model returns; for two problems each.
 CHANGES = {
     "the same": ("y", 1, 63), "a copy": ("y.clone()", 13, 40), "in float64 and back": ("y.double().to(y.dtype)", 23, 97),
@@ -75,25 +77,33 @@ def main() -> int:
     if args.child:
         args.child.write_text(json.dumps([theirs(*pair) for pair in json.loads(args.child.read_text())]))
         return 0
-    found = {int(path.name.partition("_")[0]): path for path in (args.folder / "KernelBench/level1").glob("[0-9]*_*.py")}
-    problems = {number: cut(path.read_text()) for number, path in sorted(found.items())}
     good = True
-    if args.only != "verdicts":
-        good &= check_problems(problems, args.jobs)
+    for level in args.level if args.only != "verdicts" else ():
+        good &= check_problems(level, problems(args.folder, level), args.jobs)
     if args.only != "problems":
-        good &= compare_verdicts(problems, args)
+        good &= compare_verdicts({number: text for number, text in problems(args.folder, 1).items() if text}, args)
     return 0 if good else 1
 
 
-def check_problems(problems: dict[int, str], jobs: int) -> bool:
-    """Each against itself. Prints those that are called wrong, or refused, and why."""
-    bad = 0
-    pairs = [(text, original(text) + "\nModelNew = Original\n") for text in problems.values()]
-    for number, found in zip(problems, ours(pairs, jobs), strict=True):
-        if found["failed"]:
-            bad += 1
-            print(f"problem {number}: {'; '.join(found['failed'])}", flush=True)
-    print(f"{bad} of {len(problems)} problems of level 1 are called wrong.", flush=True)
+def problems(folder: Path, level: int) -> dict[int, str]:
+    """Number -> the problem in a small size; "" if there is none in which it runs."""
+    found = {int(path.name.partition("_")[0]): path for path in (folder / f"KernelBench/level{level}").glob("[0-9]*_*.py")}
+    return {number: cut(path.read_text()) for number, path in sorted(found.items())}
+
+
+def check_problems(level: int, there: dict[int, str], jobs: int) -> bool:
+    """Each against itself. Prints those that are called wrong, or refused, and why. One that draws random numbers is refused
+    if a seed does not make it repeatable; that is no wrong verdict."""
+    bad, refused = 0, 0
+    large = [number for number, text in there.items() if not text]
+    pairs = [(text, original(text) + "\nModelNew = Original\n") for text in there.values() if text]
+    for number, found in zip((n for n in there if n not in large), ours(pairs, jobs), strict=True):
+        refused += found["refused"]
+        bad += bool(found["failed"])
+        if said := [found["why"]] if found["refused"] else found["failed"]:
+            print(f"level {level}, problem {number}: {'; '.join(said)}", flush=True)
+    print(f"{bad} of {len(pairs)} problems of level {level} are called wrong, {refused} are refused."
+          + (f" In no small size run: {', '.join(map(str, large))}." if large else ""), flush=True)
     return not bad
 
 
@@ -128,10 +138,10 @@ def ours(pairs: list[tuple[str, str]], jobs: int) -> list[dict[str, Any]]:
         try:
             report = check(CheckRequest(text, reference, "cpu", time=False, nvcc=False), judge=judge, device_held=True)
         except BadRequest as error:
-            return {"failed": [str(error)], "correct": False, "valid": None}
+            return {"failed": [], "correct": False, "valid": None, "refused": True, "why": str(error)}
         values = report.kernelbench.values if report.kernelbench else None
         return {"failed": [f"{q.question} {q.seen}" for q in report.failed], "correct": bool(values and values.strict),
-                "valid": bool(report.kernelbench and not report.kernelbench.text)}
+                "valid": bool(report.kernelbench and not report.kernelbench.text), "refused": False, "why": ""}
 
     with ThreadPoolExecutor(jobs) as pool:
         parts = list(pool.map(run, [pairs[start::jobs] for start in range(jobs)]))
@@ -160,12 +170,12 @@ def original(text: str) -> str:
 
 
 def cut(text: str) -> str:
-    """The problem at the largest of a few sizes that is small."""
+    """The problem at the largest of a few sizes that is small; "" if it runs in none."""
     for limit in LIMITS:
         smaller = _with_limit(text, limit)
         if _runs(smaller, limit):
             return smaller
-    raise SystemExit(f"No size is small enough for:\n{text[:500]}")
+    return ""
 
 
 def _with_limit(text: str, limit: int) -> str:
@@ -199,8 +209,11 @@ def _runs(text: str, limit: int) -> bool:
         if limit > LIMITS[-1] and sum(x.numel() for x in inputs if isinstance(x, torch.Tensor)) > MOST_VALUES:
             return False
         with torch.no_grad():
-            namespace["Model"](*namespace["get_init_inputs"]())(*namespace["get_inputs"]())
-    except (RuntimeError, ValueError):  # a size too small for the model
+            model = namespace["Model"](*namespace["get_init_inputs"]())
+            if sum(p.numel() for p in model.parameters()) > MOST_PARAMETERS:
+                return False
+            model(*namespace["get_inputs"]())
+    except Exception:  # a size too small for the model, or a package that is not here
         return False
     return True
 
@@ -208,6 +221,7 @@ def _runs(text: str, limit: int) -> bool:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a checkout of KernelBench")
+    parser.add_argument("--level", type=int, nargs="+", choices=(1, 2, 3), default=[1], help="whose problems are checked")
     parser.add_argument("--only", choices=("problems", "verdicts"), help="ask only this")
     parser.add_argument("--jobs", type=int, default=2, choices=range(1, 9), help="so many checks at a time (default 2)")
     parser.add_argument("--verbose", action="store_true", help="also print the verdicts that agree")

@@ -102,6 +102,19 @@ def test_a_size_above_the_given_one_is_asked(checked, name: str, against: str, w
     assert set(failed(report)) == {"other_sizes"} and words in report.question("other_sizes").seen
 
 
+@pytest.mark.parametrize(("name", "against", "key", "words"), [
+    ("fast_for_ramps", "layer_2d", "other_values", "With values in a ramp: "),
+    ("ignores_output_size", "layer_2d", "other_arguments", "For output_size=(12, 14): "),
+    ("every_maximum_gets_all", "largest", "other_values", "With values of which only four differ: ")])
+def test_smooth_values_other_sizes_of_the_output_and_equal_values(checked, name: str, against: str, key: str, words: str
+                                                                  ) -> None:
+    """Of equal values the gradients are compared as sums, so the last one only gets a warning."""
+    report = checked(modules()[name], reference=reference(against))
+    question = report.question(key)
+    assert words in question.seen and question.answer is (Answer.WARNED if against == "largest" else Answer.FAILED), question
+    assert set(failed(report)) == ({key} if against != "largest" else set())
+
+
 def test_values_that_get_inputs_does_not_draw_are_asked_and_warned_of(checked) -> None:
     report = checked(modules()["identity_for_a_rectifier"], reference=reference("relu"))
     question = report.question("other_values")

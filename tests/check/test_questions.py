@@ -35,6 +35,7 @@ def test_a_right_file_passes_everything_and_is_timed(checked_anew) -> None:
     assert report.kernelbench.values.strict and report.kernelbench.values.ours
     data = json.loads(json.dumps(report.to_json()))
     assert data["badge"].endswith("PASSED") and data["failed"] == 0
+    assert {"another rounding mode of the processor", "how often memory is allocated"} <= set(data["not_asked"])
 
 
 @pytest.mark.parametrize(("name", "expected"), [

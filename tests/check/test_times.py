@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from workbench.core.answers import CheckReport
 from workbench.core.check_parts import DirectionTimes
 from workbench.core.confinement import VARIABLE
 from workbench.core.layer import ConvTranspose, Workload
@@ -24,7 +27,7 @@ from workbench.drive.checking.check_text import report_text
 from workbench.measure.check.begin import _others
 from workbench.measure.check.clock.ladder import LADDER, in_the_running, settled
 from workbench.measure.check.clock.slots import Limit, Slots, differs, rounded
-from workbench.measure.check.clock.timed_input import factors_for, timed_input
+from workbench.measure.check.clock.timed_input import Versions, factors_for, timed_input
 from workbench.measure.check.foreign import requests
 from workbench.measure.check.host import calls, ways
 
@@ -492,6 +495,32 @@ def test_the_inputs_of_a_backward_are_new_before_a_call_that_is_timed_alone(way:
         given = given.clone().requires_grad_()
         expected, = torch.autograd.grad(module.right(given), given, grad_output)
         torch.testing.assert_close(batches.slots[:128].view(torch.float32).view(4, 8), expected)
+
+
+def test_each_call_that_is_timed_alone_has_new_versions_of_the_parameters() -> None:
+    """Some change their sign. The state that the judge knows is the same; at the end it is the first one."""
+    module = nn.Linear(3, 2)
+    plain, begin = [p.detach().clone() for p in module.parameters()], module.weight._version
+    batches = calls.Batches()
+    batches.device, batches.slots = "cpu", torch.zeros(256, dtype=torch.uint8)
+    batches.prepare(module, requests.Prepare("module", "forward", 0, 1), [torch.ones(1 << 18), torch.randn(4, 3)], "cpu")
+    versions = Versions((["weight", "bias"], plain), random.Random(1), ["weight", "bias"])
+    seen = set()
+    for number in range(8):
+        negated = versions.draw() if number < 7 else versions.end()
+        batches.renew(requests.Renew(negated=negated), [])
+        assert all(map(torch.equal, module.parameters(), versions.state[1])) and module.weight._version > begin + number
+        seen.add(tuple(bool(torch.equal(p, v)) for p, v in zip(module.parameters(), plain, strict=True)))
+    assert len(seen) > 2 and all(map(torch.equal, module.parameters(), plain))
+
+
+def test_the_script_names_checks_that_take_too_long() -> None:
+    path = Path(__file__).parents[2] / "tools" / "check_times.py"
+    script = importlib.util.module_from_spec(importlib.util.spec_from_file_location("times_of_checks", path))
+    script.__loader__.exec_module(script)
+    reports = [CheckReport(name, "b", "cpu", (), seconds=s) for name, s in (("fast", 14.9), ("slow", 15.0))]
+    assert script.too_slow(reports, "kb74", 15) == ["kb74, slow: 15.0 s, not under 15 s"]
+    assert script.too_slow(reports, "kb74", None) == []
 
 
 def test_less_than_a_pass_over_its_tensors_is_no_victory() -> None:

@@ -45,11 +45,14 @@ def test_attacks_are_caught(runner: Runner) -> None:
 
 
 def test_what_is_not_as_expected_is_missed(runner: Runner) -> None:
-    """An attack that is expected to get another status than it does."""
-    wrong = [replace(a, expected={"cpu": "UNWRITTEN"}) if a.name == "returns_zeros" else a for a in chosen(["returns_zeros"])]
+    """An attack that is expected to get another status than it does; and one that only gets a warning."""
+    wrong = [replace(a, expected={"cpu": "UNWRITTEN"}) if a.name == "returns_zeros" else replace(a, answer="failed")
+             for a in chosen(["returns_zeros", "draws_random_numbers"])]
     found = {r.name: r for r in selftest.selftest("cpu", wanted=wrong, runner=runner)}
     assert not found["returns_zeros"].caught and found["returns_zeros"].status == "MISMATCH"
-    assert summary(list(found.values())) == "0 of 1 attacks caught; not as expected: returns_zeros"
+    only_warned = found["draws_random_numbers"]
+    assert not only_warned.caught and only_warned.warned and only_warned.happened.startswith("Only a warning: ")
+    assert summary(list(found.values())) == "0 of 2 attacks caught; not as expected: returns_zeros, draws_random_numbers"
 
 
 def test_at_least_150_attacks_from_ten_sources() -> None:
@@ -63,14 +66,16 @@ def test_the_published_matrix_counts_the_attacks_of_each_source() -> None:
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     there = Counter(a.source for a in attacks() if a.kind in ("kernel", "module") and "cpu" in a.expected)
     assert {row[0]: int(row[1]) for row in rows} == {**there, "all": sum(there.values())}
-    assert rows[-1][-1] == f"{sum(there.values())} (100 %)"
+    assert rows[-1][-2:] == ["", "100 %"], "of the missed and the recall"
 
 
 def test_the_matrix_counts_what_was_found_and_goes_into_a_file(tmp_path: Path) -> None:
     results = [Result("a", "control", "", "OK", "OK", "", True), Result("b", "kernel", "", "OK", "OK", "", True, "", "one"),
-               Result("c", "module", "", "MISMATCH", "OK", "", False, "", "two")]
-    assert selftest.matrix(results).splitlines()[2:] == ["| one | 1 | 1 | 1 (100 %) |", "| two | 1 | 1 | 0 (0 %) |",
-                                                        "| all | 2 | 2 | 1 (50 %) |"]
+               Result("c", "module", "", "MISMATCH", "OK", "", False, "", "two"),
+               Result("d", "module", "", "MISMATCH", "MISMATCH", "", True, "", "two", warned=True)]
+    assert selftest.matrix(results).splitlines()[0].endswith("| failed | warned | missed | recall |")
+    assert selftest.matrix(results).splitlines()[2:] == [
+        "| two | 2 | 1 | 1 |  | 1 | 1 | 50 % |", "| one | 1 | 1 |  |  |  |  | 100 % |", "| all | 3 | 2 | 1 |  | 1 | 1 | 67 % |"]
     path = tmp_path / "page.md"
     path.write_text("before\n<!-- matrix of cpu -->\nold\n<!-- end -->\nafter\n")
     selftest.publish(path, results, "cpu")

@@ -97,7 +97,8 @@ class ModelNew(Right):
 class Attack:
     """`expected`: device kind -> status; of a kernel also "one or another". `source`: who described it first. `group`: the
     workload and the limits of its run. `reference`: the name of a module's reference; "" is a transposed convolution.
-    `question`: the key of the question that must fail with the expected status; "" is any."""
+    `question`: the key of the question that must fail with the expected status; "" is any. `answer`: "warned" if that question
+    only warns, because such a file may be right for its user."""
 
     name: str
     kind: str                    # "kernel" | "module" | "control" (a right kernel) | "honest" (a right file)
@@ -108,6 +109,7 @@ class Attack:
     source: str = "findings"
     reference: str = ""
     question: str = ""
+    answer: str = "failed"
 
 
 def attacks() -> list[Attack]:
@@ -211,7 +213,7 @@ def _references() -> dict[str, dict[str, str]]:
 
 
 def _attack(kind: str, name: str, entry: dict[str, Any]) -> Attack:
-    told = {key: entry[key] for key in ("idea", "source", "group", "reference", "question") if key in entry}
+    told = {key: entry[key] for key in ("idea", "source", "group", "reference", "question", "answer") if key in entry}
     return Attack(name, kind, entry.get("expected", _MISMATCH), **told)
 
 

@@ -50,7 +50,7 @@ _AT_ONCE = {"cpu": 2, "cuda": 4}
 @dataclass(frozen=True)
 class Result:
     """The outcome of one attack or right file. `caught`: the status is exactly the expected one, and only a trial with the
-    status OK has a time. For a right file: nothing failed."""
+    status OK has a time. For a right file: nothing failed. `warned`: the question with this status only warns."""
 
     name: str
     kind: str
@@ -61,6 +61,7 @@ class Result:
     caught: bool
     confined: str = ""           # the sandbox of a module
     source: str = ""
+    warned: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,9 @@ def kept(device: str) -> tuple[float, list[Result]] | None:
 def summary(results: Sequence[Result]) -> str:
     """"44 of 44 attacks caught; 0 of 12 right files called wrong", and the names of those with another result."""
     fought, right = ([r for r in results if (r.kind == "honest") == honest and r.kind != "control"] for honest in (False, True))
-    parts = [f"{sum(r.caught for r in fought)} of {len(fought)} attacks caught"] if fought or not right else []
+    warned = sum(r.caught and r.warned for r in fought)
+    parts = [f"{sum(r.caught for r in fought)} of {len(fought)} attacks caught" +
+             (f", {warned} of them by a warning" if warned else "")] if fought or not right else []
     if right:
         parts.append(f"{sum(not r.caught for r in right)} of {len(right)} right files called wrong")
     missed = [r.name for r in results if not r.caught]
@@ -187,21 +190,24 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def matrix(results: Sequence[Result]) -> str:
-    """A table in Markdown: for each source how many attacks got which status, and the share that was caught. Below it is the
-    number of false alarms. "" if no attack has run."""
+    """A table in Markdown: for each source how many attacks got which status, how many failed, only got a warning, or were
+    missed, and the recall: the share that was caught. Below it is the number of false alarms. "" if no attack has run."""
     fought = [r for r in results if r.kind in ("kernel", "module")]
     if not fought:
         return ""
     right = [r for r in results if r.kind == "honest"]
     statuses = [s for s, _ in Counter(r.status for r in fought).most_common()]
     sources = [s for s, _ in Counter(r.source for r in fought).most_common()]
-    lines = [f"| source | attacks | {' | '.join(statuses)} | caught |", f"|---|{'---|' * (len(statuses) + 2)}"]
+    lines = [f"| source | attacks | {' | '.join(statuses)} | failed | warned | missed | recall |",
+             f"|---|{'---|' * (len(statuses) + 5)}"]
     for source in [*sources, ""]:
         here = [r for r in fought if source in ("", r.source)]
         counts = Counter(r.status for r in here)
-        caught = sum(r.caught for r in here)
-        lines.append(f"| {source or 'all'} | {len(here)} | {' | '.join(str(counts[s] or '') for s in statuses)} | "
-                     f"{caught} ({100 * caught / len(here):.0f} %) |")
+        caught = [r for r in here if r.caught]
+        warned = sum(r.warned for r in caught)
+        failed = sum(r.status != Status.OK for r in caught) - warned
+        ends = " | ".join(str(n or "") for n in (*(counts[s] for s in statuses), failed, warned, len(here) - len(caught)))
+        lines.append(f"| {source or 'all'} | {len(here)} | {ends} | {100 * len(caught) / len(here):.0f} % |")
     lines += ["", f"Right files called wrong: {sum(not r.caught for r in right)} of {len(right)}."] if right else []
     return "\n".join(lines)
 
@@ -252,8 +258,9 @@ def _watch(on_text: Callable[[str], None], stopped: threading.Event, run: Run) -
 
 def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQueue[WorkerProcess],
                 on_text: Callable[[str], None], stopped: threading.Event, fresh: Judge) -> Result:
-    """Judge a module with `check`. It is caught if the expected status is among the failures and no trial of the session has
-    changed. If OK is expected, nothing may fail and no verdict may be FASTER."""
+    """Judge a module with `check`. It is caught if the expected status is among the failures, or among the warnings if the
+    attack expects a warning, and no trial of the session has changed. If OK is expected, nothing may fail and no verdict may be
+    FASTER."""
     if stopped.is_set():
         raise RuntimeError("The self-test was stopped.")
     on_text(f"checking {attack.name}")
@@ -279,7 +286,6 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
         finally:
             judges.put(judge)
     failed = [q for q in report.questions if q.answer is Answer.FAILED
-              # A warning counts too, because PyTorch itself may give different bits in two runs.
               or q.answer is Answer.WARNED and q.status == expected]
     first = next((q for q in failed if q.status == expected and attack.question in ("", q.key)), None)
     # Another question than the expected one failed with this status.
@@ -291,8 +297,12 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
         (q.seen for q in report.questions if q.key == "times"), "Nothing failed.")
     if _trials(session) != before:
         status, happened = "session changed", "The module changed the trials of a session."
-    return Result(attack.name, attack.kind, attack.idea, expected, status, happened, status == expected and not missed,
-                  report.confined.sentence, attack.source)
+    warned = bool(first and first.answer is Answer.WARNED)
+    if warned and attack.answer != "warned":
+        happened = f"Only a warning: {happened}"
+    caught = status == expected and not missed and (attack.kind == "honest" or warned == (attack.answer == "warned"))
+    return Result(attack.name, attack.kind, attack.idea, expected, status, happened, caught, report.confined.sentence,
+                  attack.source, warned)
 
 
 def _trials(session: Session) -> bytes:

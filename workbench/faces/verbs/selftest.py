@@ -1,6 +1,7 @@
 """Run the adversarial test suite on this machine: kernels and modules that are broken or cheat. Each must get exactly its
-expected status. Prints one line per attack: whether it was caught, its status, and what happened. With --honest also run
-right files and count those that are called wrong. Exits 1 if an attack is not caught or a right file is called wrong.
+expected status. Prints one line per attack: whether it was caught, its status, and what happened. WARNED stands for CAUGHT if
+the check only warns. With --honest also run right files and count those that are called wrong. Exits 1 if an attack is not
+caught or a right file is called wrong.
 
     python -m workbench selftest --device cpu
     python -m workbench selftest --device cpu --honest only
@@ -61,7 +62,7 @@ def _show(result: selftest.Result) -> None:
     if result.kind in ("control", "honest"):
         word = "right " if result.caught else "WRONG "
     else:
-        word = "CAUGHT" if result.caught else "MISSED"
+        word = "MISSED" if not result.caught else "WARNED" if result.warned else "CAUGHT"
     print(f"{word}  {result.name:<26} {result.status:<16} {result.happened}", flush=True)
     if not result.caught:
         print(f"        expected {result.expected}: {result.idea}", flush=True)

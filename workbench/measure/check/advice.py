@@ -49,7 +49,8 @@ _OF_CUDA = (
     ("launch timed out", Status.RUN_TIMEOUT, "Look for a loop without an end in the kernel."),
     ("", Status.KERNEL_FAULT, "Run it under compute-sanitizer: it names the line."))
 ASKED = {  # in daily use
-    "no_grad": "Right under no_grad and in inference_mode?", "eval_mode": "Right after .eval(), and back again?",
+    "no_grad": "Right under no_grad and in inference_mode?", "threads": "Right in several threads at once?",
+    "eval_mode": "Right after .eval(), and back again?",
     "buffers": "Changes its buffers as the reference does?", "two_calls": "Right while two outputs are in use?",
     "some_gradients": "Right when only some gradients are wanted?", "second_backward": "Right for a second backward?",
     "views": "Right for views, and for a transposed grad_output?",
@@ -59,6 +60,7 @@ ASKED = {  # in daily use
 KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides"))  # of these there may be none
 OF_DAILY_USE = {
     "no_grad": "Compute the same values with and without gradient recording.",
+    "threads": "Allocate temporary tensors in each call. Do not keep them in self or in static variables.",
     "eval_mode": "Do the same as the reference if self.training is False.",
     "two_calls": "Allocate a new output in each call. Save tensors for backward in ctx, not in self.",
     "some_gradients": "Test ctx.needs_input_grad for each input separately.",
@@ -208,3 +210,20 @@ _RULES = (
           r"expected .*[Dd] ?(?:\(|input|tensor)", "Correct the shapes in {here}."),
     _rule(r"ninja|^BuildFailed", "Read its log."),
 )
+
+
+def status_of(error: Raised) -> Status:
+    """Of a call that raised."""
+    if error.type == "OutOfMemoryError" or "can't allocate memory" in error.message or error.type == "MemoryError":
+        return Status.OUT_OF_MEMORY
+    if said := of_cuda(error):
+        return said[0]
+    return Status.LAUNCH_FAILED
+
+
+def advice_for_call(error: Raised) -> str:
+    """The same: what to do."""
+    if said := of_cuda(error):
+        return said[1]
+    call = "Accept the same arguments as the reference."
+    return advice_for(error, arguments=call, otherwise=call)

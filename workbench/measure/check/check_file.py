@@ -140,6 +140,7 @@ class _Check:
                 trial.drawn = self._drawn(given, trial)
                 self.questions += trial.drawn.warnings()
             self._options(reference.loaded)
+            trial.takes_size = reference.loaded.takes_size and self.candidate.load().takes_size
             trial.convolves = reference.convolves
             if not trial.convolves:
                 trial.of_float32 = "ieee"

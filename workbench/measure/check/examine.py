@@ -24,12 +24,11 @@ from .foreign.process import Ended, Raised
 from .foreign.replies import Output
 from .party import Party
 from .progress import Progress
-from .questions import cases, gpu_questions, habits, kernelbench, magnitudes, shrink, tf32
+from .questions import cases, drawn, gpu_questions, habits, kernelbench, magnitudes, shrink, tf32
 from .questions.cases import Case
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, same_bits, unlike
 
 _RUNS = 3
-_SAME = 1e-9       # two float64 results may differ by this much, because sums may be in another order
 _ROUNDING = 1e-3   # float32 runs may differ by this much, because sums may be in another order
 _OF_VALUES = ("values", "gradients", "gradient_values")
 _ONE_CASE = ("batch_one", "empty_batch")
@@ -73,7 +72,7 @@ class Examination:
         if not self._parameters():
             return
         self.emit(Event("check", "the given size"))
-        self._refuse_what_draws()
+        self.questions += drawn.in_calls(self.trial, self.given)
         given = self._as_tf32(self._at_the_given_size())
         if self.trial.of_float32 == "tf32":  # the error of a sum of few numbers may be larger than the tolerance
             self.trial.explained = tf32.explained
@@ -88,8 +87,8 @@ class Examination:
             self._same_bits(given)
         right = self._called_once_more(given)
         self._others("other_sizes", cases.sizes(self.given), gradients)
-        self._others("other_arguments", cases.arguments(self.given, self.trial.parameters, self.trial.defaults),
-                     gradients)
+        self._others("other_arguments", [*cases.arguments(self.given, self.trial.parameters, self.trial.defaults),
+                                         *(cases.other_size(self.given) if self.trial.takes_size else [])], gradients)
         if self.given.setting.layer is not None:
             small = replace(cases.small_case(self.given), integers=True)
         else:
@@ -129,21 +128,6 @@ class Examination:
             given.problems.clear()
             self.trial.compare(given)
         return given
-
-    def _refuse_what_draws(self) -> None:
-        """Raises `BadRequest` for a reference that gives other values at each call: nothing can be compared with it."""
-        if self.given.setting.layer is not None:
-            return
-        how = self.trial.how(self.given, dtype="float64")
-        try:
-            inputs = self.trial.inputs(self.given)
-            facts, drawn = self.trial.reference.make(how)
-            once, again = (self.trial.reference.call(how, inputs, state=(facts.names, drawn), wide=True)[1] for _ in range(2))
-        except (Raised, Ended):  # the check at the given size reports it
-            return
-        if once and bool(once[0].isfinite().all()) and not distance(again[0].double(), once[0].double())[0] <= _SAME:
-            raise BadRequest("The reference gives different values for the same inputs. It may use random numbers, for example "
-                             "dropout in training mode. Make it deterministic, for example by .eval() in its constructor.")
 
     def _of_whole_numbers(self) -> Outcome | None:
         try:

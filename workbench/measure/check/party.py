@@ -21,14 +21,16 @@ _KEPT = 4   # draws: a case makes two or three
 
 @dataclass(frozen=True)
 class Construction:
-    """Constructor arguments as Python literals, and what has to be known to make the same module again. `numbers`: of each
-    call, see `requests.Make`."""
+    """Constructor arguments as Python literals, and what has to be known to make the same module again. `numbers`, `options`
+    and `draws`: of each call, see `requests.Make`."""
 
     arguments: str = "[]"
     keywords: str = "{}"
     seed: int = 0
     dtype: str = ""
     numbers: str = "{}"
+    options: str = "{}"
+    draws: int = 0
 
 
 class Party:
@@ -70,8 +72,9 @@ class Party:
         self.load()
         self._count += 1
         name = f"m{self._count}"
-        answer = self.process.ask(requests.Make(name, how.arguments, how.keywords, how.seed, how.dtype, how.numbers),
-                                  limit_s=max(60.0, self.process.limits.call_s), doing="the module was constructed")
+        asked = requests.Make(name, how.arguments, how.keywords, how.seed, how.dtype, how.numbers, how.options,
+                              how.draws)
+        answer = self.process.ask(asked, limit_s=max(60.0, self.process.limits.call_s), doing="the module was constructed")
         self._made[how] = name
         self.drawn = {**dict(list(self.drawn.items())[1 - _KEPT:]), how: answer}
         return answer

@@ -17,7 +17,7 @@ from ...core.typed import keys_of
 from ..kernel import findings
 from ..kernel.inputs import reduction_length
 from ..kernel.validate import HALF, Comparison, allowed_rel_l2, distance
-from .advice import advice_for, of_cuda
+from .advice import advice_for_call, status_of
 from .foreign.process import Ended, Raised
 from .foreign.replies import NoTensor, Output
 from .party import Construction, Party
@@ -108,7 +108,7 @@ class TrialRun:
         self._shapes: dict[tuple[Setting, tuple[tuple[int, ...], ...]], tuple[int, ...]] = {}   # of outputs
         self.given: list[torch.Tensor] = []
         self.drawn: Drawn | None = None   # of anything but one transposed convolution
-        self.attribute = ""
+        self.attribute, self.takes_size, self.draws = "", False, 0   # `draws`: see `requests.Make`
         self.loads_state = True       # else both draw under the same seed
         self.numbers = "{}"               # inputs that are no tensors; see `requests.Make`
         self.parameters: list[str] = []   # of the reference's constructor
@@ -119,8 +119,8 @@ class TrialRun:
         self.of_float32 = "ieee" if device == "cpu" else "tf32"  # what PyTorch's default allows: convolutions alone, on a GPU
 
     def how(self, case: Case, *, dtype: str | None = None, seed: int = 42) -> Construction:
-        texts = positional(case.setting, self.parameters, self.defaults).texts
-        return Construction(*texts, seed, self.dtype if dtype is None else dtype, self.numbers)
+        texts, options = positional(case.setting, self.parameters, self.defaults).texts, repr(dict(case.options))
+        return Construction(*texts, seed, self.dtype if dtype is None else dtype, self.numbers, options, self.draws)
 
     def inputs(self, case: Case) -> list[torch.Tensor]:
         """For a layer numbers that the judge draws; else what get_inputs() draws, cut to the case. Raises `NotForReference` if
@@ -265,13 +265,28 @@ class TrialRun:
     def _judge_gradients(self, outcome: Outcome) -> None:
         """A jump may also put PyTorch's own gradients off. That part of their error does not widen the tolerance."""
         alone = outcome.case.setting.layer is None  # of one transposed convolution no derivative jumps
-        own_is_off = alone and any(distance(outcome.own[n].double(), v)[0] > self._allowed(outcome.case, n)[1]
-                                   for n, v in outcome.expected.items() if n != "output" and n in outcome.own)
+        tied = outcome.case.tied   # among equal values a jump would explain anything
+        own_is_off = alone and not tied and any(distance(outcome.own[n].double(), v)[0] > self._allowed(outcome.case, n)[1]
+                                                for n, v in outcome.expected.items() if n != "output" and n in outcome.own)
         reached = self._reached(outcome) if own_is_off else {}
         self._compare_gradients(outcome, reached)
-        if alone and not reached and _gradients_alone(outcome) and (reached := self._reached(outcome)):
+        if alone and not reached and _gradients_alone(outcome) and not self._right_as_sums(outcome) and not tied and (
+                reached := self._reached(outcome)):
             outcome.problems.clear()
             self._compare_gradients(outcome, reached)
+
+    def _right_as_sums(self, outcome: Outcome) -> bool:
+        """Whether gradients are right if equal values of the inputs may share theirs in any way, as equal maxima do."""
+        parts = jumps.pooled({self.plain(n): outcome.inputs[int(n[6:])] for n in outcome.names if n.startswith("input ")},
+                             [outcome.got, outcome.expected, outcome.own])
+        if not parts:
+            return False
+        got, expected, own = parts
+        about = replace(outcome, problems=[], got=got, expected=expected, own=own)
+        self._compare_gradients(about, {})
+        if not about.problems:
+            outcome.problems.clear()
+        return not about.problems
 
     def _reached(self, outcome: Outcome) -> dict[str, jumps.Reach]:
         """The reach of each gradient; empty if the reference cannot be asked."""
@@ -422,7 +437,7 @@ def problem_of(error: Raised | Ended) -> Problem:
     """Of a call."""
     if isinstance(error, Raised):
         who = "Its backward" if error.where == "backward" else "The module"
-        return Problem("call", _status_of(error), f"{who} raised {error.sentence}.", _advice_for(error), error.trace)
+        return Problem("call", status_of(error), f"{who} raised {error.sentence}.", advice_for_call(error), error.trace)
     return Problem("call", Status(error.status), error.headline, error.advice, error.log)
 
 
@@ -483,18 +498,3 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _gradients_alone(outcome: Outcome) -> bool:
     """Whether all that is wrong is the values of gradients."""
     return {(p.about, p.status) for p in outcome.problems} == {("gradient_values", Status.MISMATCH)}
-
-
-def _status_of(error: Raised) -> Status:
-    if error.type == "OutOfMemoryError" or "can't allocate memory" in error.message or error.type == "MemoryError":
-        return Status.OUT_OF_MEMORY
-    if said := of_cuda(error):
-        return said[0]
-    return Status.LAUNCH_FAILED
-
-
-def _advice_for(error: Raised) -> str:
-    if said := of_cuda(error):
-        return said[1]
-    call = "Accept the same arguments as the reference."
-    return advice_for(error, arguments=call, otherwise=call)

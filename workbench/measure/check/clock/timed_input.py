@@ -5,6 +5,7 @@ many possible inputs to compute all results in advance. The judge and the host u
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,30 @@ class TimedInputs:
     def of(self, which: int, begins: Begins) -> list[torch.Tensor]:
         """The input of a call: a set times its strips of factors."""
         return [timed_input(x, factors, begins) for x, factors in zip(self.sets[which], self.factors, strict=True)]
+
+
+class Versions:
+    """The state whose parameters change in place before each call: some change their sign. `names`: those that may. `state`: as
+    it is after the last change."""
+
+    def __init__(self, state: tuple[Sequence[str], list[torch.Tensor]], source: random.Random, names: Sequence[str]) -> None:
+        self._plain, self._source, self._names = state, source, names
+        self._now: set[str] = set()
+        self.state = state
+
+    def draw(self) -> tuple[str, ...]:
+        """The names of those that change their sign now."""
+        return self._change({n for n in self._names if self._source.randrange(2)})
+
+    def end(self) -> tuple[str, ...]:
+        """Those that must change their sign so that the state is the first one again."""
+        return self._change(set())
+
+    def _change(self, new: set[str]) -> tuple[str, ...]:
+        changed, self._now = self._now ^ new, new
+        names, values = self._plain
+        self.state = names, [-v if n in new else v for n, v in zip(names, values, strict=True)]
+        return tuple(sorted(changed))
 
 
 def timed_inputs(fixed: list[torch.Tensor], sets: list[list[torch.Tensor]], factor: float, varied: list[str],

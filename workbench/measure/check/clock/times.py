@@ -30,7 +30,7 @@ from ..trialrun import State, TrialRun, wide
 from .contestant import ENDS_TIMING, Contestant, NotTimed, NotVaried, Plan, Wrong, library_kernels, why_not_timed
 from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, settled, why_left_out
 from .slots import Limit, Slots, differs, far_off, kinds_of, results, rounded
-from .timed_input import Drawn, timed_inputs
+from .timed_input import Drawn, Versions, timed_inputs
 
 _TURNS = {"quick": 6, "normal": 12, "full": 30}
 _LEAST_TURNS = 5                # fewer turns show no spread; after these, ways that cannot be the fastest are left out
@@ -43,8 +43,7 @@ _LOOSE = 10                     # beyond so many tolerances of tf32 a way of PyT
 _TIMED_WRONG = "A timed call gave a wrong result. The same call gives the right result when it is not timed."
 _NOT_AGAIN = "The call before the timing gave a different result from the same call in the check."
 _SEED_OF_TRUTH = 43            # the state replaces what it draws; it must differ from the seed of the timed module
-_CANDIDATE, _REFERENCE, _BENCHMARK, _COMPILER = "candidate", "reference", "benchmark", "compiler"
-_PLAIN = "plain"               # no key of LADDER
+_CANDIDATE, _REFERENCE, _BENCHMARK, _COMPILER, _PLAIN = "candidate", "reference", "benchmark", "compiler", "plain"
 _WITH_BENCHMARK = (_BENCHMARK, _COMPILER)
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
 
@@ -100,9 +99,8 @@ class _Bench:
     def __init__(self, trial: TrialRun, plan: Plan, direction: str, emit: Emit, shown_forward: dict[str, str]) -> None:
         case, factor = plan.case, plan.factor
         self.trial, self.case, self.direction, self.effort, self.emit = trial, case, direction, plan.effort, emit
-        self.errors, self.shown_forward = plan.errors, shown_forward
+        self.errors, self.shown_forward, self.device = plan.errors, shown_forward, trial.device
         self.shown: dict[str, str] = {}  # way -> the precision of its first answer
-        self.device = trial.device
         self.parties = {_REFERENCE: trial.reference, _CANDIDATE: trial.candidate}
         if plan.beside:
             self.parties |= {_BENCHMARK: plan.beside.benchmark} if plan.beside.benchmark else {}
@@ -110,8 +108,7 @@ class _Bench:
         self.random = random.SystemRandom()
         self.how = trial.how(case)
         facts, drawn = trial.reference.make(self.how)
-        self.state = (facts.names, drawn)
-        self.parameters = facts.parameters
+        self.state, self.parameters = (facts.names, drawn), facts.parameters
         first = trial.inputs(case)
         count = _FEW_SETS if sum(x.numel() * x.itemsize for x in first) > _LARGE_BYTES else _SETS
         if direction == "forward":
@@ -198,29 +195,33 @@ class _Bench:
             baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
             found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
-        for name, party in self.parties.items():
-            if name != _CANDIDATE:
-                party.process.ask(requests.DropWays())
+        for party in (p for name, p in self.parties.items() if name != _CANDIDATE):
+            party.process.ask(requests.DropWays())
         self.slots = None
         return found
 
     def _singly(self, ours: Contestant, way: Contestant) -> OneByOne:
-        """Samples of both, one call in each batch (a file could combine calls), all compared. Inputs without factors are drawn
-        anew, and so are the inputs of a backward, whose graph is built anew before the clock starts."""
+        """Samples of both, one call in each batch (a file could combine calls), all compared. Before it, inputs without factors
+        and those of a backward are drawn anew, and each parameter becomes a new version."""
         samples: dict[str, list[float]] = {_CANDIDATE: [], "theirs": []}
         checked = self.random.sample(range(_SINGLE_TURNS), _CHECKED)
-        renewed = self.direction == "backward" or not all(f.numel() for f in self.inputs.factors)
+        signs = self.case.setting.layer is not None and self.trial.loads_state
+        backward, versions = self.direction == "backward", Versions(self.state, self.random, self.parameters if signs else [])
+        renewed = backward or not all(f.numel() for f in self.inputs.factors)
         for turn in range(_SINGLE_TURNS):
-            empty, fresh, kept = self._empty(1), self.trial.inputs(self.case) if renewed else [], {}
-            self.order = self.inputs.renew(fresh, self.random)
+            empty, negated, kept = self._empty(1), versions.draw(), {}
+            self.order = self.inputs.renew(fresh := self.trial.inputs(self.case) if renewed else [], self.random)
             for name, who in self.random.sample([(_CANDIDATE, ours), ("theirs", way)], 2):
                 self._warm(who, 2)
-                if fresh:
-                    self.parties[who.process].process.ask(requests.Renew(who.way, self.direction == "backward"), fresh)
+                self.state = versions.state
+                self.parties[who.process].process.ask(requests.Renew(who.way, backward, negated), fresh)
                 took = self._batch(who, 1, check=name == _CANDIDATE and turn in checked, again=True)
                 kept[name] = self.slots.all(who.process, 1)
                 samples[name].append(1e3 * waiting.middle(took, empty))
             self._compare(kept[_CANDIDATE], kept["theirs"], way)
+        for who in (ours, way):
+            self.parties[who.process].process.ask(requests.Renew(negated=versions.end()))
+        self.state = versions.state
         self._turn(_CANDIDATE)
         return OneByOne(tuple(samples[_CANDIDATE]), tuple(samples["theirs"]))
 
@@ -242,9 +243,8 @@ class _Bench:
     def _reference(self) -> Contestant:
         """The reference as it was prepared: the file's results are compared with it if no way of PyTorch works."""
         one = Contestant(_REFERENCE)
-        _, (kept, _) = self._called(one, 1, look=True, change=False, timed=False)
-        one.off = [2 * off for off, _, _ in self._distances(kept, self.first_truth, None)]
-        return one
+        kept = self._called(one, 1, look=True, change=False, timed=False)[1][0]
+        return replace(one, off=[2 * off for off, _, _ in self._distances(kept, self.first_truth, None)])
 
     def alone(self, key: str, calls: int) -> WayAlone | None:
         """One of PyTorch's ways, timed after all processes of the candidate have ended; None if it does not work."""

@@ -68,7 +68,7 @@ class Told(Answer):
 @dataclass(frozen=True)
 class Loaded(Answer):
     """`parameters` of the class's constructor, and the `defaults` of those that are numbers. `options`: the parameters of
-    forward that have a default value, if the file itself defines it."""
+    forward that have a default value, if the file itself defines it. `takes_size`: forward has the parameter output_size."""
 
     parameters: tuple[str, ...]
     defaults: dict[str, bool | int | float]
@@ -76,6 +76,7 @@ class Loaded(Answer):
     seconds: float
     own_export: bool
     options: tuple[str, ...] = ()
+    takes_size: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

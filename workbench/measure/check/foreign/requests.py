@@ -106,7 +106,8 @@ class Give(Request[Given]):
 @dataclass(frozen=True)
 class Make(Request[Made]):
     """Construct a module under a seed and keep it under this name. `arguments`, `keywords`: as Python writes them. `numbers`:
-    place -> value of the inputs that are no tensors; each call gets them."""
+    place -> value of the inputs that are no tensors; each call gets them. `options`: keyword arguments of each call.
+    `draws`: each call begins under this seed, unless it is 0."""
 
     op = "make"
     answer = Made
@@ -116,6 +117,8 @@ class Make(Request[Made]):
     seed: int
     dtype: str = ""                # "" leaves it as it is
     numbers: str = "{}"
+    options: str = "{}"
+    draws: int = 0
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Made, kinds: list[Kind]) -> None:
         _count(kinds, len(answer.names))
@@ -215,6 +218,10 @@ class DailyUse(OfModule[Habit]):
 
 class NoGrad(DailyUse):
     op = "no_grad"
+
+
+class Threads(DailyUse):
+    op = "threads"
 
 
 class EvalMode(DailyUse):
@@ -359,13 +366,15 @@ class Prepare(Request[Prepared]):
 
 @dataclass(frozen=True)
 class Renew(Request[Nothing]):
-    """These tensors replace the first set of the timed calls; with `fixed` the inputs of a backward, of which `way` then
-    computes a new output."""
+    """All parameters are multiplied in place: those of the names in `negated` by -1, the others by 1. These tensors, if any,
+    replace the first set of the timed calls; with `fixed` the inputs of a backward, of which `way` then computes a new output.
+    """
 
     op = "renew"
     answer = Nothing
     way: str = ""
     fixed: bool = False
+    negated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -420,7 +429,7 @@ class Run(Request[Done]):
 
 
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
-    Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, EvalMode, TwoCalls, SomeGradients, SecondBackward,
+    Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, Threads, EvalMode, TwoCalls, SomeGradients, SecondBackward,
     Views, Aliases, Stepped, Overwritten, EvalAlone, Copied, AskLeft,
     SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare, PrepareWay, DropWays, Run)}
 

@@ -254,10 +254,15 @@ class Batches:
         return Prepared(sum(t.numel() * t.itemsize for t in self.dummy), _kinds(self.dummy)), []
 
     def renew(self, request: Renew, tensors: Tensors) -> tuple[Nothing, Tensors]:
-        """Other inputs instead of the first set, or of a backward; then the graph of that way is built anew."""
+        """A new version of each parameter, and other inputs instead of the first set, or of a backward; then the graph of that
+        way is built anew."""
+        with torch.no_grad():
+            for name, parameter in self.module.named_parameters():
+                parameter.mul_(-1 if name in request.negated else 1)
         there = [t.to(self.device) for t in tensors]
         if not request.fixed:
-            self.sets[0] = there
+            self.sets[0] = there or self.sets[0]
+            _wait(self.device)
             return Nothing(), []
         self.fixed, way = there, LADDER[request.way] if request.way else self.eager
         self.bound.pop(request.way, None)  # its graph holds memory

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +27,7 @@ from ..foreign.requests import (
     SecondBackward,
     SomeGradients,
     Stepped,
+    Threads,
     TwoCalls,
     Views,
 )
@@ -32,9 +35,10 @@ from ..foreign.wire import Tensors
 from . import settings
 from .calls import given_backward, gradients_of
 
-_monotonic = time.monotonic   # taken before a foreign file may put another clock in its place
+_monotonic, _sleep = time.monotonic, time.sleep   # taken before a foreign file may replace them
 _MANY, _MANY_S = 100, 0.5      # the number of calls, and the seconds after which no more are made
 _CHOICES_S = 15.0
+_THREADS_S, _REST_S = 0.1, 2e-5
 
 
 def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -46,6 +50,37 @@ def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: 
         inferred = module(*xs).clone()
     with ThreadPoolExecutor(1) as thread:
         return Habit(), [plain, inferred, thread.submit(lambda: module(*xs).detach().clone()).result(), *xs]
+
+
+def threads(module: torch.nn.Module, request: Threads, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """Of the calls of four threads at once, two with each set of inputs: the output of each set that is farthest from its first
+    one, element by element. Each thread rests at each call of a function: otherwise short calls would run one after the other.
+    """
+    sets, _ = _sets(request, tensors, device)
+    with torch.no_grad():
+        first = [module(*xs).clone() for xs in sets]
+    end, barrier = _monotonic() + _THREADS_S, threading.Barrier(2 * len(sets))
+
+    def rest(*_: object) -> None:
+        if _monotonic() < end:
+            _sleep(_REST_S)
+
+    def farthest(place: int) -> torch.Tensor:
+        apart = torch.zeros_like(first[place])
+        barrier.wait(_CHOICES_S)
+        with torch.no_grad():
+            for _ in range(_MANY if apart.is_floating_point() else 0):
+                sys.setprofile(rest)
+                output = module(*sets[place])
+                sys.setprofile(None)
+                apart = torch.maximum(apart, (output - first[place]).abs())
+                if _monotonic() > end:
+                    break
+        return apart
+
+    with ThreadPoolExecutor(2 * len(sets)) as pool:
+        apart = list(pool.map(farthest, 2 * list(range(len(sets)))))
+    return Habit(), [one + torch.maximum(apart[i], apart[i + len(sets)]) for i, one in enumerate(first)]
 
 
 def eval_mode(module: torch.nn.Module, request: EvalMode, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -280,8 +315,8 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
         *state.values(), *grad_outputs]
 
 
-HABITS = (no_grad, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, overwritten, eval_alone,
-          copied)
+HABITS = (no_grad, threads, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, overwritten,
+          eval_alone, copied)
 
 
 def _sets(request: DailyUse, tensors: Tensors, device: str) -> tuple[list[Tensors], Tensors]:

@@ -104,7 +104,7 @@ class Host:
         defaults = {p.name: p.default for p in signature.parameters.values()
                     if isinstance(p.default, int | float) and math.isfinite(p.default)}
         return Loaded(tuple(named), defaults, tuple(self.loaded.calls), round(_monotonic() - begin, 2),
-                      self.loaded.own_export, _options(self.cls)), []
+                      self.loaded.own_export, _options(self.cls), _takes_size(self.cls)), []
 
     def give(self, request: requests.Give, tensors: Tensors) -> tuple[Given, Tensors]:
         """The results of get_init_inputs() and get_inputs() of a reference, each called under the seed."""
@@ -129,6 +129,10 @@ class Host:
             module.to(self.device)
         if numbers := ast.literal_eval(request.numbers):
             module.register_forward_pre_hook(partial(_with_numbers, numbers))
+        if options := ast.literal_eval(request.options):
+            module.register_forward_pre_hook(lambda _, args, given: (args, {**given, **options}), with_kwargs=True)
+        if request.draws:
+            module.register_forward_pre_hook(lambda *_: (torch.manual_seed(request.draws), None)[1])
         self.modules[request.module] = module
         names, values = the_state(module)
         wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
@@ -182,6 +186,13 @@ def _options(cls: Any) -> tuple[str, ...]:
     if getattr(getattr(forward, "__code__", None), "co_filename", "") != FILE:
         return ()
     return tuple(n for n, p in inspect.signature(forward).parameters.items() if p.default is not p.empty)
+
+
+def _takes_size(cls: Any) -> bool:
+    try:
+        return "output_size" in inspect.signature(cls.forward).parameters
+    except (AttributeError, TypeError, ValueError):
+        return False
 
 
 def _with_numbers(numbers: dict[int, Any], module: torch.nn.Module, tensors: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ import inspect
 import mmap
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -175,16 +176,18 @@ def _close_device_memory(module: Any) -> None:
     """Close the memory of the tensors while one of the library's functions runs, because on a GPU its host code could not
     access them either. Only whole pages can be closed, so small tensors stay accessible."""
     close = ctypes.CDLL(module.__file__).cuda_on_cpu_set_device_memory
+    alone = threading.RLock()  # in another thread the memory of a tensor of both would be closed while a kernel reads it
 
     def closing(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             ranges = [*_pages([*args, *kwargs.values()])]
-            close((ctypes.c_size_t * len(ranges))(*ranges), len(ranges) // 2, 1)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                close(None, 0, 1)
+            with alone:
+                close((ctypes.c_size_t * len(ranges))(*ranges), len(ranges) // 2, 1)
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    close(None, 0, 1)
         return call
 
     for name, value in list(vars(module).items()):

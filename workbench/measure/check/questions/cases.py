@@ -43,7 +43,8 @@ class Setting:
 @dataclass(frozen=True)
 class Case:
     """One call. `like`: the given inputs, whose range and dtype generic inputs take. `shapes`: of all inputs. `expanded`: its
-    grad_output is that of y.sum().backward(), one 1 with stride 0 in all dimensions. `long`: of many columns."""
+    grad_output is that of y.sum().backward(), one 1 with stride 0 in all dimensions. `long`: of many columns. `tied`: values
+    repeat, and equal ones may share their gradients in any way."""
 
     name: str
     setting: Setting
@@ -53,10 +54,12 @@ class Case:
     integers: bool = False
     expanded: bool = False
     long: bool = False
+    tied: bool = False
+    options: tuple[tuple[str, tuple[int, ...]], ...] = ()   # keyword arguments of forward
 
     @property
     def workload(self) -> Workload | None:
-        if self.setting.layer is None or self.shapes[0][0] < 1:
+        if self.setting.layer is None or self.shapes[0][0] < 1 or self.options:
             return None
         return Workload(self.setting.layer, self.shapes[0][0], self.shapes[0][2:], self.dtypes[0])
 
@@ -104,6 +107,16 @@ def sizes(given: Case) -> Iterator[Case]:
     if (case := resized(given, 2 * given.shapes[0][0] + 1, tuple(2 * n + 1 for n in given.shapes[0][2:]))) is not None and \
             prod(case.workload.output_shape) * given.setting.layer.in_channels <= _MOST_TWICE:
         yield replace(case, name="more than twice the given size")
+
+
+def other_size(given: Case) -> list[Case]:
+    """A transposed convolution whose forward gets the output_size that another output_padding would give."""
+    small = small_case(given)
+    if small.workload is None or set(small.setting.layer.stride) == {1}:
+        return []
+    layer, shape = small.setting.layer, small.workload.output_shape
+    size = tuple(n - p + (p + 1) % s for n, p, s in zip(shape[2:], layer.output_padding, layer.stride, strict=True))
+    return [replace(small, options=(("output_size", size),), name=f"output_size={_short(size)}")]
 
 
 def arguments(given: Case, parameters: list[str], defaults: dict[str, float]) -> Iterator[Case]:

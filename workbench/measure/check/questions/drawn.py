@@ -10,13 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 from math import lgamma
+from typing import TYPE_CHECKING
 
 import torch
 
 from ....core.answers import Answer, Question
 from ....core.errors import BadRequest
+from ...kernel.validate import distance
+from ..foreign.process import Ended, Raised
+
+if TYPE_CHECKING:
+    from ..trialrun import TrialRun
+    from .cases import Case
 
 Draw = Callable[[int], list[torch.Tensor]]
+_SAME, _ROUGHLY = 1e-9, 0.1   # relative L2 of two results in float64, whose sums may be in another order; of two dtypes
 _NEAR = 1e-5            # of a matrix that is symmetric but for rounding, of sums that are 1
 _BY_CHANCE = 7.0        # natural logarithm of 1000: a property that random numbers would have with a probability below 1/1000
 SYMMETRIC, OF_SUM_1, OF_NORM_1, OF_WHOLE, OF_ONE_VALUE = ("symmetric", "of rows that sum to 1", "of rows of norm 1",
@@ -199,3 +207,33 @@ def _tolerance(x: torch.Tensor) -> float:
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def in_calls(trial: TrialRun, given: Case) -> list[Question]:
+    """Whether the reference draws random numbers in its calls. Then each call of both files begins under one seed. Raises
+    `BadRequest` if its values differ nevertheless: nothing can be compared with it."""
+    if given.setting.layer is not None or _alike(trial, given):
+        return []
+    trial.draws = 1 + int(torch.randint(2**31 - 1, (), generator=trial.generator, device=trial.generator.device))
+    if not _alike(trial, given, also_narrow=True):
+        raise BadRequest("The reference gives different values for the same inputs, also under one seed of the random numbers. "
+                         "Make it deterministic, for example by .eval() in its constructor.")
+    return [Question("random", "Draws random numbers?", Answer.NOTE, "The reference draws random numbers in its calls, as "
+                     "dropout does in training mode. Each call of both files begins under the same seed. So a file must draw "
+                     "the same numbers in the same order.")]
+
+
+def _alike(trial: TrialRun, given: Case, *, also_narrow: bool = False) -> bool:
+    """Whether two calls of the reference in float64 give the same values; with `also_narrow` also one in the given dtype, which
+    may draw other numbers. True if it cannot be called: the check at the given size reports that."""
+    try:
+        how, inputs = trial.how(given, dtype="float64"), trial.inputs(given)
+        facts, state = trial.reference.make(how)
+        once, again = (trial.reference.call(how, inputs, state=(facts.names, state), wide=True)[1] for _ in range(2))
+        if not once or not bool(once[0].isfinite().all()):
+            return True
+        narrow = trial.reference.call(trial.how(given), inputs, state=(facts.names, state))[1] if also_narrow else once
+    except (Raised, Ended):
+        return True
+    return (distance(again[0].double(), once[0].double())[0] <= _SAME
+            and distance(narrow[0].double(), once[0].double())[0] <= (_ROUGHLY if also_narrow else _SAME))

@@ -28,12 +28,14 @@ from ..foreign.requests import (
     SecondBackward,
     SomeGradients,
     Stepped,
+    Threads,
     TwoCalls,
     Views,
 )
 from ..party import Party
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, same_bits, wide
-from .cases import Case, changed_state, nearly, with_batch
+from . import magnitudes
+from .cases import Case, changed_state, with_batch
 
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
 _BY_DATA = "After a change through .data, which does not count as a new version"
@@ -62,8 +64,8 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
             yield Question(key, ASKED[key], Answer.SKIPPED, "Not asked: this case is already wrong at a small size.")
         return
     asker = _Habits(trial, first, second, other)
-    for one in (asker.no_grad, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views, asker.overwritten,
-                asker.parameters, asker.copied, asker.left, asker.eval_mode):
+    for one in (asker.no_grad, asker.threads, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views,
+                asker.overwritten, asker.parameters, asker.copied, asker.left, asker.eval_mode):
         if not trial.candidate.given_up:
             found = one()
             if one == asker.no_grad:
@@ -101,6 +103,23 @@ class _Habits:
             return self._compared([(words, self.first, {"output": one}) for words, one in zip(where, results, strict=False)])
         return [self._question("no_grad", wrong, "Yes: the same as in grad mode.")]
 
+    def threads(self) -> list[Question]:
+        """Four threads at once. A warning: most programs call a module in one thread."""
+        both = [self.first, self.second]
+
+        def wrong() -> str:
+            _, results = self._asked(Threads, both)
+            if len(results) != 2:
+                return _OTHER_COUNT
+            said = self._compared([("In one of four threads", *one) for one in zip(both, (
+                {"output": r} for r in results), strict=True)])
+            if said:
+                _, theirs = self.trial.reference.ask(partial(Threads, inputs=len(self.first.inputs), sets=2), self.trial.how(
+                    self.first.case), [x for one in both for x in one.inputs], self.first.state)
+                said = "" if any(self._wrong(one, {"output": t}) for one, t in zip(both, theirs, strict=True)) else said
+            return said
+        return [self._question("threads", wrong, "Yes: in four threads at once.").as_warning()] if self.right_without else []
+
     def two_calls(self) -> list[Question]:
         names = self.first.names if self.first.grad_output is not None else []
 
@@ -125,7 +144,7 @@ class _Habits:
         more = "; the backward of both is right, too" if names else ""
 
         def wrong() -> str:
-            near = self._near()
+            near = magnitudes.near(self.trial, self.first)
             if near and (problem := near.problem()):
                 return f"For inputs that differ little from earlier ones: {problem.seen}"
             others = [one for one in (self.second, None if self.other is self.second else self.other, near) if one]
@@ -196,7 +215,7 @@ class _Habits:
         names = self.first.names if self.first.grad_output is not None else []
 
         def wrong() -> str:
-            alike = self._may_repeat()
+            alike = magnitudes.may_repeat(self.trial, self.first)
             factor = 1.0 if "float16" == self.trial.dtype or self.trial.declared == "fp16" else 2.0**-20
             facts, results = self._asked(partial(Views, alike=alike, factor=factor), [self.first], gradients=names)
             one, other = (list(facts.first), list(facts.second)) if names else ([], [])
@@ -424,26 +443,6 @@ class _Habits:
         except Raised:   # an input that cannot be overwritten
             return ""
         return said[0] or said[1]
-
-    def _near(self) -> Outcome | None:
-        """Of nearly the same inputs, where these may be multiplied."""
-        if self.trial.drawn is None or not any(self.trial.drawn.structures):
-            with contextlib.suppress(NotForReference):
-                return self.trial.run(replace(self.first.case, integers=False), state=self.first.state, values=nearly(
-                    self.first.inputs, self.trial.generator), gradients=self.first.grad_output is not None)
-        return None
-
-    def _may_repeat(self) -> bool:
-        """Whether the reference takes a batch of one sample that is repeated: a matrix may then have no inverse."""
-        if self.trial.drawn is not None and any(self.trial.drawn.structures):
-            return False
-        try:
-            _, (output, *_) = self.trial.reference.ask(
-                partial(Views, inputs=len(self.first.inputs), alike=True), self.trial.how(self.first.case),
-                self.first.inputs, self.first.state)
-        except Raised:
-            return False
-        return bool(output.isfinite().all())
 
     # -- the pieces ---------------------------------------------------------------------------------------------
 

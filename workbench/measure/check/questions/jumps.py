@@ -7,7 +7,7 @@ output. If these gradients do not differ, rounding does not explain an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,3 +54,24 @@ def reach(reference: Party, how: Construction, inputs: list[torch.Tensor], state
 def typical(own: float, candidate: float, allowed: float) -> float:
     """The error of an output from which `reach` starts: PyTorch's own, or the file's as far as its precision explains it."""
     return max(own, min(candidate, allowed / 3))
+
+
+def pooled(inputs: Mapping[str, torch.Tensor], parts: Sequence[Mapping[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
+    """The parts, in which each gradient of an input is replaced by its mean over all places with the same value, in any input.
+    `inputs`: gradient -> its input. Empty if no value repeats."""
+    if not inputs:
+        return []
+    values, group, counts = torch.cat([x.flatten().double() for x in inputs.values()]).unique(
+        return_inverse=True, return_counts=True)
+    if len(values) == len(group):
+        return []
+    groups = dict(zip(inputs, group.split([x.numel() for x in inputs.values()]), strict=True))
+    found = []
+    for part in parts:
+        there = {n: part[n].double() for n in inputs if n in part and part[n].shape == inputs[n].shape}
+        sums = torch.zeros_like(values)
+        for name, grad in there.items():
+            sums.index_add_(0, groups[name], grad.flatten().to(sums.device))
+        found.append({**part, **{n: (sums / counts)[groups[n]].view(g.shape).to(part[n].dtype).to(g.device)
+                                 for n, g in there.items()}})
+    return found

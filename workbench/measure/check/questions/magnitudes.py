@@ -9,6 +9,9 @@ convolution each channel is multiplied or divided at random, so that no single f
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ from ....core.layer import ConvTranspose
 from ....core.trial import Status
 from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
+from ..foreign.requests import Views
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun
 from . import cases
 
@@ -30,6 +34,8 @@ _OTHER_KEY, _OTHER = "other_values", "Right for other values?"
 _MOST_OWN = 1e-3
 _LARGER = 64.0      # softmax without its maximum overflows; with one scale for all samples small ones lose their digits
 _SHIFT = 256.0      # the mean of the squares minus the square of the mean loses the variance
+_SMOOTH = ("all equal", "in a ramp", "all zero but one", "that repeat in all rows")
+_FEW = "of which only four differ"
 _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
 
@@ -62,26 +68,29 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
 
 
 def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Question:
-    """Zeros among the values. Of anything but one transposed convolution also values of the other sign, and larger ones. It is
-    not known whether such a module may get these, so a wrong result is a warning. Its derivative may jump at zero, where each
-    gradient between both sides is right: gradients are left out there."""
+    """Zeros among the values. Of a transposed convolution also smooth values. Of anything else values of the other sign, larger
+    ones, and few different ones. It is not known whether such a module may get these, so a wrong result is a warning. Its
+    derivative may jump at zero, where each gradient between both sides is right: gradients are left out there. Equal values may
+    share their gradients in any way, so the sums are compared."""
     if trial.drawn is not None and any(trial.drawn.structures) or not any(x.is_floating_point() for x in trial.given):
         return _skipped("Not asked: other values would not have the structure that get_inputs() gives them.", _OTHER_KEY,
                         _OTHER)
     right: list[str] = []
     one_sign = any(x.is_floating_point() and bool((x >= 0).all() or (x <= 0).all()) for x in trial.given)
-    asked = [("half of them zero", 0.0)]
-    if trial.drawn is not None:
+    asked: list[tuple[str, float | str]] = [("half of them zero", 0.0)]
+    if trial.drawn is None:
+        asked += [(words, words) for words in _SMOOTH]
+    else:
         asked += [("of the other sign", -1.0)] if one_sign else []
         asked += [(f"{_LARGER:g} times larger in every other sample", _LARGER), ("4096 times smaller", 2.0**-12),
-                  (f"{_SHIFT:g} larger", _SHIFT)]
+                  (f"{_SHIFT:g} larger", _SHIFT), (_FEW, _FEW)]
     for words, factor in asked:
-        values = [_changed(v, factor) if v.is_floating_point() else v for v in trial.inputs(given)]
+        values = [_changed(v, factor, trial.generator) if v.is_floating_point() else v for v in trial.inputs(given)]
         if not factor:
             values = [_half(v, trial.generator, ones=trial.drawn is not None) for v in values]
         try:
-            outcome = trial.run(given, values=values, gradients=gradients and factor != _SHIFT and (
-                bool(factor) or trial.drawn is None))
+            outcome = trial.run(replace(given, tied=factor == _FEW), values=values, gradients=gradients and factor not in (
+                _SHIFT, *_SMOOTH) and (bool(factor) or trial.drawn is None))
             of_gradients = ("gradients", "gradient_values") if _exact(outcome) else ()
             problem = outcome.problem("call", "values", *of_gradients)
             if problem is not None and problem.about == "gradient_values" and factor == _LARGER \
@@ -98,6 +107,27 @@ def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Questi
     if not right:
         return _skipped("Not asked: the reference does not accept other values.", _OTHER_KEY, _OTHER)
     return Question(_OTHER_KEY, _OTHER, Answer.PASSED, f"Yes: with values {' and '.join(right)}.")
+
+
+def near(trial: TrialRun, first: Outcome) -> Outcome | None:
+    """Of nearly the same inputs, where these may be multiplied."""
+    if trial.drawn is None or not any(trial.drawn.structures):
+        with contextlib.suppress(NotForReference):
+            return trial.run(replace(first.case, integers=False), state=first.state, gradients=first.grad_output is not None,
+                             values=cases.nearly(first.inputs, trial.generator))
+    return None
+
+
+def may_repeat(trial: TrialRun, first: Outcome) -> bool:
+    """Whether the reference takes a batch of one sample that is repeated: a matrix may then have no inverse."""
+    if trial.drawn is not None and any(trial.drawn.structures):
+        return False
+    try:
+        _, (output, *_) = trial.reference.ask(partial(Views, inputs=len(first.inputs), alike=True), trial.how(first.case),
+                                              first.inputs, first.state)
+    except Raised:
+        return False
+    return bool(output.isfinite().all())
 
 
 def _exact(outcome: Outcome) -> bool:
@@ -161,8 +191,11 @@ def _times(v: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     return v * factor if v.is_floating_point() else v
 
 
-def _changed(v: torch.Tensor, factor: float) -> torch.Tensor:
-    """Samples that differ in size, or values that differ little: a formula may be right only where they do not."""
+def _changed(v: torch.Tensor, factor: float | str, generator: torch.Generator) -> torch.Tensor:
+    """Samples that differ in size, or values that differ little: a formula may be right only where they do not. Or smooth
+    values, or few different ones of the given ones: code may be wrong only for these."""
+    if isinstance(factor, str):
+        return _of_kind(v, factor, generator) if v.numel() else v
     if factor == _SHIFT:
         return v + factor
     if factor == _LARGER and v.dim() and len(v) > 1:
@@ -170,6 +203,23 @@ def _changed(v: torch.Tensor, factor: float) -> torch.Tensor:
         v[::2] *= factor
         return v
     return v * (factor or 1.0)
+
+
+def _of_kind(v: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
+    some = v.flatten()[torch.randint(v.numel(), (4,), generator=generator, device=v.device)]
+    if kind == _FEW:
+        return some[torch.randint(4, v.shape, generator=generator, device=v.device)]
+    if kind == _SMOOTH[0]:
+        return torch.full_like(v, float(some[some.abs().argmax()]) or 1.0)
+    if kind == _SMOOTH[1]:
+        steps = sum(torch.arange(n, dtype=v.dtype, device=v.device).view(-1, *(1,) * (v.dim() - d - 1))
+                    for d, n in enumerate(v.shape))
+        return steps + torch.zeros_like(v)
+    if kind == _SMOOTH[2]:
+        one = torch.zeros_like(v)
+        one.view(-1)[torch.randint(v.numel(), (1,), generator=generator, device=v.device)] = 1
+        return one
+    return v[..., :1, :].expand(v.shape).contiguous() if v.dim() > 3 else v[..., :1].expand(v.shape).contiguous()
 
 
 def _half(v: torch.Tensor, generator: torch.Generator, *, ones: bool) -> torch.Tensor:
