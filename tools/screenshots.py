@@ -152,7 +152,7 @@ def recorded_best(session: str) -> list[str]:
 
 def listed(page: Any) -> None:
     """Until the compiler has answered."""
-    page.get_by_test_id("stDataFrame").wait_for(timeout=120_000)
+    page.get_by_test_id("stDataFrame").first.wait_for(timeout=120_000)
 
 
 def check(page: Any) -> None:

@@ -188,7 +188,7 @@ background:var(--bg2);border-right:1px solid var(--line);user-select:none;min-he
 .kwed .numbers b{color:var(--acc);font-weight:700}.kwed .numbers u{text-decoration:none;color:var(--acc)}
 .kwed .chosen{position:absolute;left:-8px;right:0;height:18px;background:light-dark(#1F5FBF22,#6FA3F533);
 border-left:3px solid var(--acc);box-sizing:border-box}.kwed .counted :is(textarea,.numbers){cursor:pointer}
-.kwed .code{position:relative;flex:1 0 auto;margin-left:8px}
+.kwed .code{position:relative;flex:1 0 auto;margin-left:8px;min-height:100%}
 .kwed .code pre,.kwed .code textarea{position:absolute;inset:0;margin:0;padding:6px 0;border:0;white-space:pre;overflow:hidden;
 background:none}
 .kwed .code textarea{width:100%;height:100%;resize:none;outline:0;color:transparent;caret-color:var(--ink)}
