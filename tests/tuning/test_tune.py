@@ -34,7 +34,7 @@ from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
 from workbench.drive.tuning.finals import Final, finals, odd_workloads
 from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
-from workbench.drive.tuning.tune import WON, TuneResult, Winner, _known_final, explain, tune
+from workbench.drive.tuning.tune import KEPT, WON, TuneResult, Winner, _known_final, explain, tune
 from workbench.faces import exit_codes
 from workbench.faces.notebook import Tuned
 from workbench.faces.verbs.tune import exit_code
@@ -421,6 +421,8 @@ def test_nothing_is_kept_of_other_templates(tmp_path: Path, right: list[Trial], 
         request = replace(ON_GPU, templates=templates)
         winner = tune(request, Session.create(tmp_path, "s"), Canned(gpu_of(right[0]))).winners["forward"]
         assert bool(winner.stored) == kept == (not winner.not_kept)
+        [told] = [e for e in Session(tmp_path / "s").events() if e["event"] == KEPT]
+        assert (told["trial_id"], told["kept"], told["why"]) == (right[0].trial_id, kept, winner.not_kept)
         (tmp_path / "s" / "events.jsonl").unlink()
 
 

@@ -17,6 +17,7 @@ from ...core.replies import Device
 from ...core.trial import Trial
 from ..machine.doctor import resolve_device
 from ..running.execution import Execution
+from ..running.outcome import portable
 from ..running.request import Run, RunRequest
 from ..running.runner import Runner
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
@@ -244,7 +245,8 @@ def _result(run: Run, feed: TuneFeed, found: dict[str, Final | None], fell: dict
             else:
                 kept, why = store.keep(final.trial, session, feed.baselines, driver=device.driver,
                                        precision_class=search.space.precision_class)
-            session.event(KEPT, direction=direction, trial_id=final.trial.trial_id, kept=kept is not None, why=why)
+            session.event(KEPT, direction=direction, trial_id=final.trial.trial_id, kept=kept is not None,
+                          why=portable(why))   # sessions are packed and shown on other machines
             winners[direction] = Winner(direction, final.trial, final, kept, why)
         elif direction not in found and search.best:
             winners[direction] = Winner(direction, search.best, None)
