@@ -121,6 +121,8 @@ def test_no_page_asks_anybody_outside_whatever_its_link_says_and_no_website_reac
         page.locator('[data-test-script-state="notRunning"]').wait_for()
         for button in page.locator("[data-testid=stButton] [data-testid=stTooltipHoverTarget]:visible").all():
             button.hover(force=True)
+        if not path:
+            page.locator("[data-testid=stSidebar] .wrong", has_text="evil.example").wait_for()
         if path in ("", "tune"):  # the help of Run and Start says what is wrong, in the words of the link
             page.locator(".st-key-run button:visible, .st-key-tune_start button:visible").first.hover(force=True)
             page.locator("[data-testid=stTooltipContent]", has_text="evil.example").wait_for()

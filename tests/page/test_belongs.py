@@ -224,7 +224,7 @@ def test_a_template_that_was_edited_after_its_trial_is_told(sessions, tmp_path, 
     assert "! CHANGED" in text and "The template has changed since this trial." in text
     session.append(replace(run.trials[0], trial_id="f" * 12))
     compared = tab("compare", compare_a="here", trials=f"{run.trials[0].trial_id},{'f' * 12}")
-    assert "The template of 2 trials have changed since; see the column note." in said(compared)
+    assert "The templates of 2 trials have changed since; see the column note." in said(compared)
     assert "the template of A has changed since" in compared.dataframe(key="compare_table").value["note"][0]
 
 

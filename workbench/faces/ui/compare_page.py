@@ -88,8 +88,8 @@ def draw() -> None:
     counted = pairs if against == _PINS else [p for p in pairs if not report.is_baseline(p.a)]
     strip = _strip(counted, f"A is {a}; B is {b}.", against)
     earlier = _of_earlier_text([t for p in pairs for t in (p.a, p.b)])
-    note = (f" The template of {len(earlier)} trial{'s have' if earlier[1:] else ' has'} changed since; see the column note."
-            if earlier else "")
+    of = f"templates of {len(earlier)} trials have" if earlier[1:] else "template of one trial has"
+    note = f" The {of} changed since; see the column note." if earlier else ""
     theme.html(theme.strip(*strip[:2], strip[2] + note, badge_text=strip[3], more_badges=["CHANGED"] if earlier else []))
     if against == _PINS:
         _picker(name_a, pins, only)

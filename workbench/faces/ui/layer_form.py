@@ -30,8 +30,8 @@ _UNKNOWN = "unknown_in_link"  # sentences about the link, shown until a layer is
 _PAIRS = (("in_channels", "out_channels"), ("kernel_size", "stride"), ("padding", "output_padding"),
           ("dilation", "groups"), ("batch", "input_size"))
 _FIELDS = tuple(f for pair in _PAIRS for f in pair)
-KEYS = ("preset", "size", *_FIELDS, "bias", "dtype", "memory_format", "precision", "device", "session", "flags", "form",
-        "effort", "modules")  # the keys of the widgets here
+KEYS = ("preset", "size", *_FIELDS, "bias", "dtype", "memory_format", "precision", "device", "session", "flags", "flags open",
+        "form", "effort", "modules")  # the keys of the widgets here
 _WHOLE_NUMBERS = ("in_channels", "out_channels", "groups", "batch")
 _MEMORY = {"contiguous": ("NCL", "NCHW", "NCDHW"), "channels_last": ("NLC", "NHWC", "NDHWC")}  # by dimensions
 
@@ -252,8 +252,10 @@ def _rest(workload: Workload | None, problems: tuple[str, ...], dtype: str, vari
     if tuning:
         return Choice(workload, problems, PRESETS.get(name), device, precision, session, (), FORMS[0], "", False,
                       linked)
-    with st.expander("Compile flags and effort"):
-        st.session_state.setdefault("flags", address.wants("flags"))
+    st.session_state.setdefault("flags", address.wants("flags"))
+    # It opens for a link whose flags are refused, so that the sentence is seen.
+    st.session_state.setdefault("flags open", bool(_refused(tuple(st.session_state["flags"].split()))))
+    with st.expander("Compile flags and effort", key="flags open", on_change="rerun"):
         flags = st.text_input("compile flags", key="flags", placeholder="-O3 --use_fast_math", persist_state="session",
                               help="nvcc gets these flags after the project's flags, for every candidate.")
         if refusal := _refused(tuple(flags.split())):
