@@ -33,6 +33,7 @@ from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace
 from workbench.faces.cli import main
 
+from ..shared import require
 from .test_tune import H200, KB74, WORK, parts, tuned
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -355,8 +356,8 @@ def test_an_optional_package_is_named_where_it_lacks(name: str, monkeypatch: pyt
         search(name)
 
 
-@pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
 def test_the_forest_of_scikit_learn_is_one_of_the_searches(space: RecordedSpace) -> None:
+    require(find_spec("sklearn"), "scikit-learn is not installed")
     met = search("forest")(space, 20, 1)
     assert len(set(met)) == 20 and met == search("forest")(space, 20, 1)
 
