@@ -98,6 +98,17 @@ def test_a_reference_that_draws_is_called_under_one_seed(checked) -> None:
         checked(file(LINEAR, "self.conv(x) * 0"), reference=other)
 
 
+def test_what_the_reference_refuses_and_where_it_draws_is_not_asked(checked) -> None:
+    """It views its input, which only works for one memory order; and the judge sets its probability of dropout."""
+    layers = f"{CONV}; self.drop = nn.Dropout(rate)"
+    result = "torch.relu(self.drop(self.conv(x.view(len(x), -1).view(x.shape))))"
+    text = reference(layers, result).replace("kernel=3", "kernel=3, rate=0.0")
+    report = checked(text.split("def get_inputs")[0].replace("class Model(", "class ModelNew("), reference=text)
+    assert failed(report) == {} and report.question("random") is None, failed(report)
+    assert "channels_last" not in report.question("noncontiguous").seen
+    assert "rate=" not in report.question("other_arguments").seen.replace("rate=0.0", "")
+
+
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_gradient_that_is_zero_but_for_rounding_is_no_mistake(checked, seed: int) -> None:
     """The bias before a normalisation has none: each way to compute it leaves another noise."""

@@ -163,6 +163,7 @@ class TrialRun:
             wide_facts, truth = self.reference.call(
                 self.how(case, dtype="float64"), inputs, state=state, gradients=names, wide=True, expanded=case.expanded,
                 grad_output=_sent(outcome))
+            outcome.own = {} if case.integers else self.own(outcome)  # it may not take inputs in that memory format
         except Raised as error:
             raise NotForReference(error.sentence) from error
         if values is None and truth and grad_output is not None and truth[0].shape != grad_output.shape:
@@ -180,7 +181,6 @@ class TrialRun:
         outcome.not_finite = [n for n, v in outcome.expected.items() if not bool(v.isfinite().all())]
         for name in outcome.not_finite:
             del outcome.expected[name]
-        outcome.own = {} if case.integers else self.own(outcome)
         self.judge(outcome, early)
         if outcome.problems and self.explained(self, outcome):
             outcome.problems.clear()
@@ -190,7 +190,7 @@ class TrialRun:
         """PyTorch's own results in this dtype on this device, which show its accuracy."""
         facts, results = self.reference.call(
             self.how(outcome.case), outcome.inputs, state=outcome.state, gradients=outcome.names, grad_output=_sent(outcome),
-            expanded=outcome.case.expanded)
+            expanded=outcome.case.expanded, layout=outcome.case.layout)
         return self.named(facts, results, outcome.factors)
 
     def _output_shape(self, case: Case, inputs: list[torch.Tensor], state: State) -> tuple[int, ...] | None:

@@ -212,10 +212,10 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 def in_calls(trial: TrialRun, given: Case) -> list[Question]:
     """Whether the reference draws random numbers in its calls. Then each call of both files begins under one seed. Raises
     `BadRequest` if its values differ nevertheless: nothing can be compared with it."""
-    if given.setting.layer is not None or _alike(trial, given):
+    if given.setting.layer is not None or alike(trial, given):
         return []
     trial.draws = 1 + int(torch.randint(2**31 - 1, (), generator=trial.generator, device=trial.generator.device))
-    if not _alike(trial, given, also_narrow=True):
+    if not alike(trial, given, also_narrow=True):
         raise BadRequest("The reference gives different values for the same inputs, also under one seed of the random numbers. "
                          "Make it deterministic, for example by .eval() in its constructor.")
     return [Question("random", "Draws random numbers?", Answer.NOTE, "The reference draws random numbers in its calls, as "
@@ -223,7 +223,7 @@ def in_calls(trial: TrialRun, given: Case) -> list[Question]:
                      "the same numbers in the same order.")]
 
 
-def _alike(trial: TrialRun, given: Case, *, also_narrow: bool = False) -> bool:
+def alike(trial: TrialRun, given: Case, *, also_narrow: bool = False) -> bool:
     """Whether two calls of the reference in float64 give the same values; with `also_narrow` also one in the given dtype, which
     may draw other numbers. True if it cannot be called: the check at the given size reports that."""
     try:

@@ -494,6 +494,7 @@ class _Habits:
         return ""
 
     def _wrong(self, outcome: Outcome, got: dict[str, torch.Tensor]) -> str:
-        about = replace(outcome, problems=[], got=got, errors=dict(outcome.errors))
+        case = replace(outcome.case, long=True)   # gradients: these questions do not test the accuracy
+        about = replace(outcome, case=case, problems=[], got=got, errors=dict(outcome.errors))
         self.trial.compare(about)
         return about.problems[0].seen if about.problems else ""
