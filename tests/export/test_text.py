@@ -205,8 +205,8 @@ def test_a_file_from_a_session_says_what_was_measured_and_what_was_not(tmp_path,
     said, proven = exported("--session", "emulated")
     assert proven["forward"] == 0
     assert 'Judged on the CPU emulator (a \"\"\" CPU \\N), relative error' in said and "without a time of a GPU" in said
-    # What a person named is used as they wish.
+    # A kernel that a person named needs no measurement.
     assert exported("--session", "emulated", "--trial", emulated.trial_id)[1]["forward"] is None
     assert exported("--preset", "kb74", "--forward", "naive_gather", "--class-name", "Mine")[1]["forward"] is None
     assert cli.main(["export", "--session", "measured", "--all-dtypes"]) == 2
-    assert "--all-dtypes needs --best" in capsys.readouterr().err
+    assert "--all-dtypes works only with --best or --suite; add one of them." in capsys.readouterr().err

@@ -39,8 +39,8 @@ from .cases import ALONG, CASES, EXTREME
 from .harness import compile_quickly
 
 SM = 90             # what an older GPU can run, this one can
-ALL_CONFIGS = 64    # of a layer, before any condition; of more, each pair of values of two tunables,
-DRAWN = 20          # and so many draws
+ALL_CONFIGS = 64    # a layer with more configs, before any condition, is tested with each pair of values of two tunables
+DRAWN = 20          # configs that are drawn besides these pairs
 SAMPLE = 1          # draws for every other layer, beside the default config
 MORE = 4000         # instead of ALL_CONFIGS in `make test-long`
 UNIT = 1000         # candidates in one translation unit

@@ -286,7 +286,7 @@ def patch_html(patched: PatchReport) -> str:
     head = ("", "layer", "what it is", "calls", "share", *patching_text.times_head(patched), "kernels", "why")
     calls = [f"{c.function}, {c.file}, line {c.line}" for c in patched.functional]
     notes = [*patching_text.end_to_end(patched), *patched.notes,
-             *([f"Not patched, because they are no calls of a module: {'; '.join(calls)}"] if calls else []),
+             *([f"Not patched, because they are not calls of a module: {'; '.join(calls)}"] if calls else []),
              *([f"Repeat it: {patched.command}"] if patched.command else [])]
     return (f"<p>{_word(patching_text.verdict(patched))} <b>{escape(patched.name)}</b>: "
             f"{escape(patching_text.headline(patched))} {escape(patching_text.evidence(patched))}</p>"

@@ -259,7 +259,7 @@ def fallen(trials: Iterable[Trial]) -> dict[tuple[str, str, str], Trial]:
 
 
 def kernel_of(trial: Trial) -> tuple[str, str, str]:
-    """The same for all trials of one kernel on one kind of device, whatever their inputs and sizes."""
+    """The key of a kernel on one kind of device. It does not depend on the trial's inputs and sizes."""
     return trial.direction, trial.candidate_id, trial.device.key
 
 
@@ -414,7 +414,7 @@ def _best_known(trial: Trial, arch: str) -> BestKnown | None:
 
 
 def found_wrong(trial: Trial) -> str:
-    """A sentence about a candidate that fell, from the trial that found it wrong."""
+    """A sentence about a candidate that was found wrong, from the trial that found it."""
     work = trial.workload
     return (f"{trial.name} was wrong ({trial.status}) with batch {work.batch}, input size "
             f"{' x '.join(map(str, work.input_size))}, seed {work.seed}, so it is not exported.")

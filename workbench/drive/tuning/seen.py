@@ -118,7 +118,7 @@ class Claims:
     def building(self, ended: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Held around a build. It waits while a process of the session is in its finals, unless the run has `ended`."""
         while True:
-            with _shared(self.session.path / _BUILDS):   # taken before the look at the finals, which look for it
+            with _shared(self.session.path / _BUILDS):   # first this lock, because finals that begin now wait for it
                 if not _busy(self.session.path / _FINALS) or ended():
                     yield
                     return

@@ -117,7 +117,7 @@ def _of_earlier_text(trials: Sequence[Trial]) -> list[str]:
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _changed(known_by: tuple[str, ...], texts: tuple, _trials: list[Trial]) -> list[str]:
-    """One trial of a run speaks for the others of its variant, because a run reads each template once."""
+    """Only one trial of each variant and run is looked at, because a run reads each template once."""
     found: dict[tuple[str, ...], bool] = {}
     for t in _trials:
         key = (t.kept_in, t.run_id, t.name, t.direction, t.precision)
@@ -232,7 +232,7 @@ def _filters(trials: Sequence[Trial]) -> _Only:
 
 
 def _some(label: str, name: str, key: str, there: list[str]) -> list[str]:
-    """A choice of some of these values; nothing chosen means all. A value of a link that is not there is reported."""
+    """A choice of some of these values; nothing chosen means all. A value in the link that is not among them is reported."""
     linked = [value for value in address.wants_all(name) if value]
     for gone in (value for value in linked if value not in there):
         state.not_known(name, gone, "The page shows the others.")

@@ -169,8 +169,8 @@ def _options(workload: Workload) -> tuple[str, Preset | None, str]:
 def _recipe_choice(trials: list[Trial], known_by: tuple, fell: dict[tuple[str, str, str], Trial], events: list[dict[str, Any]]
                    ) -> tuple[dict[str, Trial | None], dict[str, Trial | None]]:
     """The choice of one right candidate or PyTorch for each direction, and the first choice, before the user changes it: the
-    winner of a tune, else the fastest candidate on a GPU. Both gradients in one launch are offered if that was right. What
-    `fell` is not offered."""
+    winner of a tune, else the fastest candidate on a GPU. Both gradients in one launch are offered if that was right.
+    Candidates in `fell` are not offered."""
     wanted = set(st.session_state.get("export_rows", []))
     chosen: dict[str, Trial | None] = {}
     named = wanted | {address.wants(d) for d in LAUNCHES}
@@ -215,7 +215,7 @@ def _here(path: Path, stamp: tuple[int, int], workload: str, _workload: Workload
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _right(known_by: tuple, _trials: list[Trial], _fell: dict[tuple[str, str, str], Trial]) -> dict[str, list[Trial]]:
-    """Direction -> its right candidates that did not fall, the fastest first."""
+    """Direction -> its right candidates that are not in `fell`, the fastest first."""
     right: dict[str, list[Trial]] = {d: [] for d in LAUNCHES}
     for trial in _trials:
         if trial.kind == "candidate" and trial.ok and kernel_of(trial) not in _fell:
@@ -289,7 +289,7 @@ def _buttons(file: _File, device: str, proof: ModuleJudged | None, *, busy: bool
         st.download_button("Download", file.text, file_name=file.name, mime="text/x-python", on_click="ignore",
                            type="primary" if proved else "secondary", disabled=not proved,
                            help="Download the verified file" if proved else "Verify the file first")
-        # A class name that was typed just before arrives with the click, and only this drawing has read it.
+        # The click may bring a class name that was just typed. `file` has it, because this drawing made it after the click.
         if theme.button("Verify again" if proof else "Verify", type="secondary" if proved else "primary", key="prove",
                         disabled=busy, shortcut=theme.RUN_KEY,
                         help=f"Runs this exact file in a fresh process. Key: {theme.RUN_KEY}"):

@@ -227,8 +227,8 @@ def keys() -> None:
 
 def button(label: str, *, key: str, on_click: Callable[..., None] | None = None, args: Sequence[Any] = (),
            **options: Any) -> bool:
-    """`st.button`, whose click counts also if its drawing is cut short by another one. The callback notes the click; the next
-    drawing of the button reads it. That drawing also has a value that was typed just before."""
+    """`st.button`, but a click is not lost if another drawing of the page interrupts the one that it started. The callback
+    notes the click; the next drawing of the button reads it. That drawing also has a value that was typed just before."""
     def note() -> None:
         _clicks().add(key)
         if on_click is not None:

@@ -141,7 +141,7 @@ def _left(tuning: Tuning, judged: int) -> str:
     """"about 40 s left, the finals included"; "" if it is not known."""
     request, run = tuning.request, tuning.run
     if tuning.finish.is_set():
-        return "the search has ended; the finals follow: the best are timed again alternately"
+        return "the search has ended; in the finals the best are timed again alternately"
     if request.seconds is not None:
         left = request.seconds - tuning.used_s - tuning.elapsed_s
         return (f"about {left:.0f} s left, including the finals" if left > 0 else

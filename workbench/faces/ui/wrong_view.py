@@ -32,10 +32,11 @@ def draw(trial: Trial) -> None:
         theme.html(theme.heading("How large the errors are"))
         theme.chart(errors, key="wrong errors", alt="How far off the values are")
         if found.ratios and found.inputs == INTEGERS:
-            theme.html('<span class="foot">The sums of exact integers have no error, so every error is wrong. The line is the '
-                       "error that is allowed for random inputs.</span>")
+            theme.html('<span class="foot">The sums of exact integers have no rounding error, so a right kernel has no errors '
+                       "here. The line marks the error that is allowed for random inputs.</span>")
     if found.not_finite:
-        theme.html(f'<span class="foot">{numbers.count(found.not_finite)} are NaN, infinite or never written.</span>')
+        theme.html(f'<span class="foot">{numbers.count(found.not_finite)} values are NaN, infinite or never written.'
+                   "</span>")
     if found.smallest is not None:
         _smallest(trial, found, found.smallest)
 

@@ -133,7 +133,7 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str], str]:
     if args.arch:
         raise BadRequest("--arch needs --best.", field="arch")
     if args.all_dtypes:
-        raise BadRequest("--all-dtypes needs --best.", field="all_dtypes")
+        raise BadRequest("--all-dtypes works only with --best or --suite; add one of them.", field="all_dtypes")
     if args.trial and not args.session:
         raise BadRequest("--trial needs --session: the session of the trial.", field="session")
     if args.session:

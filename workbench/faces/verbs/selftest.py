@@ -1,6 +1,6 @@
 """Run the adversarial test suite on this machine: kernels and modules that are broken or cheat. Each must get exactly its
-expected status. Prints one line per attack: whether it was caught, its status, and what happened. WARNED stands for CAUGHT if
-the check only warns. With --honest also run right files and count those that are called wrong. Exits 1 if an attack is not
+expected status. Prints one line per attack: whether it was caught, its status, and what happened. WARNED: it was caught by
+a warning, as expected. With --honest also run right files and count those that are called wrong. Exits 1 if an attack is not
 caught or a right file is called wrong.
 
     python -m workbench selftest --device cpu

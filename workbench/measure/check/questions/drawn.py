@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .cases import Case
 
 Draw = Callable[[int], list[torch.Tensor]]
-_SAME, _ROUGHLY = 1e-9, 0.1   # relative L2 of two results in float64, whose sums may be in another order; of two dtypes
+_SAME, _ROUGHLY = 1e-9, 0.1   # largest relative L2 distance of two results: both in float64; of two dtypes
 _NEAR = 1e-5            # of a matrix that is symmetric but for rounding, of sums that are 1
 _BY_CHANCE = 7.0        # natural logarithm of 1000: a property that random numbers would have with a probability below 1/1000
 SYMMETRIC, OF_SUM_1, OF_NORM_1, OF_WHOLE, OF_ONE_VALUE = ("symmetric", "of rows that sum to 1", "of rows of norm 1",

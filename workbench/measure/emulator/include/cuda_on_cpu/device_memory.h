@@ -140,7 +140,7 @@ struct DeviceMemory {
     return false;
   }
 
-  // Also if the address is in the closed page behind it: a kernel that goes on there has left the allocation.
+  // Whether the address is in an allocation, or in the `behind` bytes after its end.
   bool allocated(uintptr_t address, uintptr_t behind = 0) const {
     for (const Allocation* one = allocations; one != nullptr; one = one->next) {
       if (address - one->range.start < one->range.bytes + behind) {
@@ -298,7 +298,7 @@ inline void find_touches() {
   }
 }
 
-// Pages that only kernels and copies may touch, filled with NaN: on a GPU nobody knows what is in new memory. nullptr if there
+// Pages that only kernels and copies may touch, filled with NaN: on a GPU the contents of new memory are undefined. nullptr if there
 // are none.
 inline void* allocate(size_t bytes) {
   constexpr size_t page = DeviceMemory::page_bytes, most_filled = size_t{64} << 20;  // more would take long
@@ -341,7 +341,7 @@ inline bool release(void* data) {
   return found;
 }
 
-// Where an address lies, as far as that is known: beside torch nobody says where small tensors and new ones are.
+// Where an address lies. In a process with torch, the addresses of small and new tensors are not known.
 enum Side { unknown_side, on_host, on_device };
 
 inline Side side_of(const void* data) {

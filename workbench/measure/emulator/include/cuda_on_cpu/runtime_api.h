@@ -166,7 +166,7 @@ cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t
   return cudaMemcpyToSymbolAsync(symbol, from, bytes, offset, kind);
 }
 
-// AddressSanitizer knows what malloc gave, and watches every access itself.
+// AddressSanitizer itself checks every access to memory from malloc.
 template <class T>
 cudaError_t cudaMalloc(T** data, size_t bytes) {
 #ifdef __SANITIZE_ADDRESS__
