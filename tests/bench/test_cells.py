@@ -183,6 +183,8 @@ def test_each_suite_dtype_and_memory_format_has_a_table_of_its_own_once_it_is_re
 def test_the_table_goes_between_its_marks_and_nowhere_else(tmp_path: Path):
     text_before = f"a\n{markdown.BEGIN}\nold\n{markdown.END}\nb\n"
     assert markdown.placed(text_before, "new", file=tmp_path) == f"a\n{markdown.BEGIN}\nnew\n{markdown.END}\nb\n"
+    long = f"- {'word ' * 40}\n\n| {'cell ' * 40}|"
+    assert [len(line) for line in markdown.placed(text_before, long, file=tmp_path).splitlines()[2:-2]] == [126, 76, 0, 203]
     for broken in ("no marks", f"{markdown.END} {markdown.BEGIN}", text_before * 2):
         with pytest.raises(BadRequest, match="needs the lines"):
             markdown.placed(broken, "new", file=tmp_path / "README.md")

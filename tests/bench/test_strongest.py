@@ -86,7 +86,7 @@ def test_every_table_has_both_ratios_and_channels_last_beside(tmp_path: Path) ->
     heads = next(line for line in long.splitlines() if line.startswith("| layer"))
     assert dict(list(zip(heads.split(" | "), row.split(" | "), strict=True))[8:12]) == {
         "strongest, ms": "1.00", "its name": "matmul + permute", "ratio": "2.00×", "channels_last, ms": "0.400"}
-    assert "<br>strongest 2.00×, channels_last 0.400<br>" in short
+    assert "| **4.00×** (2.00×) 0.500 ms |" in short
     assert not any("not measured" in table for table in (said, long, short))
     assert summary(cells, "tf32").strongest == pytest.approx(2.0)
 
@@ -94,8 +94,9 @@ def test_every_table_has_both_ratios_and_channels_last_beside(tmp_path: Path) ->
 def test_an_older_session_has_one_line_that_says_why(tmp_path: Path, older: Session) -> None:
     alone, both = cells_of([older]), cells_of([asked(tmp_path / "new"), older])
     for cells, said in ((alone, "in this session."), (both, "for 1 of the 2 cells.")):
-        for table in (text.table(cells), markdown.long(cells), markdown.short(cells)):
+        for table in (text.table(cells), markdown.long(cells)):
             assert table.count(f"Other formulations in PyTorch were not measured {said}") == 1
+    assert "not measured" not in markdown.short(alone) and "| **5.00×** " in markdown.short(alone)   # the README has no notes
     assert alone[0].strongest is None and alone[0].ratio == pytest.approx(5.0)
     assert "against the strongest PyTorch" not in text.means(summary(alone, "tf32"))[0]
     assert "2.00× against the strongest PyTorch (1 of them)" in text.means(summary(both, "tf32"))[0]
@@ -111,9 +112,10 @@ def test_the_tables_of_each_suite_and_dtype_have_both_ratios(tmp_path: Path, old
              detail=Detail(way="channels_last")), made("mma", 0.1)],
         layers=("models/sam-1",), directions=("forward",), precision="bf16")
     cells = cells_of([older, of_models])
-    for table in (text.table(cells), markdown.long(cells), markdown.short(cells)):
+    for table in (text.table(cells), markdown.long(cells)):
         assert table.count("were not measured") == 1 and table.index("were not measured") < table.index("1.50×")
         assert "3.00×" in table and "0.200" in table
+    assert "| **3.00×** (1.50×) 0.100 ms |" in markdown.short(cells)
     assert cells[1].strongest_ratio == pytest.approx(1.5) and cells[1].ratio == pytest.approx(3.0)
 
 

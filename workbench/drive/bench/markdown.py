@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ...core.presets import PRESETS
 from .cells import Cell, Group, groups_of, summary
 from .text import footnotes, means, strongest_words
 
+_WIDTH = 128   # characters of a line of a document
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 _IN_README = ("kb74", "kb81", "models/hifigan-1", "models/pose", "models/nnunet-4")  # 1-D to 3-D, stride 1 and above
 SUITE_NAMES = {"kernelbench": "KernelBench", "models": "Layers of published models"}
@@ -81,7 +83,16 @@ def placed(text: str, table: str, *, file: Path) -> str:
     """The file's text with the table between its marks. Raises `BadRequest` unless each mark occurs exactly once."""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise BadRequest(f"{file.name} needs the lines {BEGIN} and {END} once each: the table goes between them.")
-    return f"{text[:text.index(BEGIN)]}{BEGIN}\n{table}\n{text[text.index(END):]}"
+    lines = [part for line in table.split("\n") for part in _wrapped(line)]
+    return "\n".join([f"{text[:text.index(BEGIN)]}{BEGIN}", *lines, text[text.index(END):]])
+
+
+def _wrapped(line: str) -> list[str]:
+    """The lines of a paragraph or of an item of a list. A row of a table stays one line."""
+    if line.startswith("|"):
+        return [line]
+    return textwrap.wrap(line, _WIDTH, subsequent_indent="  " if line.startswith("- ") else "", break_long_words=False,
+                         break_on_hyphens=False) or [""]
 
 
 def has_marks(text: str) -> bool:
