@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Sequence
@@ -97,7 +98,7 @@ def page(reports: Sequence[CheckReport], what: str) -> str:
     text = (f"{what}. Seconds until an answer was known: {' '.join(known)} Processes started and requests sent: {starts}. "
             "Columns, in seconds: file: waiting for the file's process; float64: waiting for the truth; moved: moving tensors "
             "between processes; judge: drawing and comparing.")
-    return "\n".join([text, "", *lines, ""])
+    return "\n".join([textwrap.fill(text, 128, break_long_words=False, break_on_hyphens=False), "", *lines, ""])
 
 
 def _of_preset(preset: str, device: str, files: Sequence[str], args: argparse.Namespace) -> tuple[str, list[CheckReport]]:

@@ -76,6 +76,7 @@ def test_the_times_of_a_check_are_a_table_of_their_script() -> None:
     importing, forward = [2.0, 0.5, 0.3, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0, 1.0, 1.5]
     assert rows == [["importing", *2 * importing], ["forward", *2 * forward], [script.REST, *2 * [0.0] * 6],
                     ["all", *2 * [3.0, 0.5, 0.3, 0.0, 2.0, 2.5]]]
+    assert all(len(line) <= 128 for line in script.page([report, report], "What was checked").splitlines() if line[:1] != "|")
     text = (ROOT / "docs" / "judging.md").read_text()
     head, rows = _parsed(text.partition(script.BEGIN)[2].partition(script.END)[0])
     assert head == ["part", *(cell for file in script.FILES for cell in (f"{file}, s", *script.COLUMNS))]
