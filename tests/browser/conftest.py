@@ -148,6 +148,11 @@ def wider_than_the_window(page) -> bool:
         '[data-testid=stMain], [data-testid=stMainBlockContainer]')].some(e => e.scrollWidth > e.clientWidth)""")
 
 
+def inside(page):
+    """The page without the region for screen readers, which repeats what the strip says."""
+    return page.get_by_test_id("stMainBlockContainer")
+
+
 def _foreign(url: str) -> bool:
     return not url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.browser.conftest import ROOT
+from tests.browser.conftest import ROOT, inside
 from tests.drive.conftest import until
 from tests.page.test_page import with_a_template_that_does_not_compile
 from tests.page.test_report import CPU, trial
@@ -79,7 +79,7 @@ def test_two_tabs_two_layers(waiting_compiler, page, tmp_path):
 
     other = open_tab(page, "/?preset=kb79&size=small")
     assert "ConvTranspose1d(32, 64, 3, stride=2" in other.locator(".layer").inner_text()
-    other.get_by_text(re.compile(r"KernelBench #74 \(small\) runs on cpu in session")).wait_for()
+    inside(other).get_by_text(re.compile(r"KernelBench #74 \(small\) runs on cpu in session")).wait_for()
     assert "build · check · time" not in text(other) and "Nothing measured yet for this layer" in text(other)
     assert other.get_by_role("button", name=re.compile(r"^Run \d")).is_enabled()
 
@@ -91,7 +91,7 @@ def test_two_tabs_two_layers(waiting_compiler, page, tmp_path):
     third = open_tab(page, "/?preset=kb79&size=small")
     third.get_by_role("button", name="Stop it").click()
     page.locator(".strip", has_text="Stopped by you after").wait_for()
-    third.get_by_text("runs on cpu in session").wait_for(state="detached")
+    inside(third).get_by_text("runs on cpu in session").wait_for(state="detached")
     assert "Stopped by you" not in text(third) and "Nothing measured yet for this layer" in text(third)
 
     session = Session.create(tmp_path / "sessions", "long")
@@ -110,12 +110,12 @@ def test_a_self_test_in_one_tab_is_not_in_the_other_tabs_workbench(page):
     machine.locator(".strip", has_text="kernels of this group").wait_for()  # its kernels are with the runner
     page.reload()
     settled(page)
-    page.get_by_text("The self-test runs on cpu").wait_for()
+    inside(page).get_by_text("The self-test runs on cpu").wait_for()
     assert "returns_zeros" not in text(page) and "build · check · time" not in text(page)
     assert "Nothing measured yet for this layer" in text(page)
     machine.get_by_role("button", name="Cancel the self-test").click()
     machine.locator(".strip", has_text="Stopped by you").wait_for()
-    page.get_by_text("The self-test runs on cpu").wait_for(state="detached")
+    inside(page).get_by_text("The self-test runs on cpu").wait_for(state="detached")
 
 
 def test_a_report_is_shown_to_the_tab_that_asked(page):
@@ -125,14 +125,14 @@ def test_a_report_is_shown_to_the_tab_that_asked(page):
     mine.get_by_role("button", name="Check", exact=True).click()  # the very first click after the paste
     mine.locator(".strip", has_text="s since start").wait_for()
     fresh = open_tab(page, "/check")
-    fresh.get_by_text("Another tab checks model_new.py against KernelBench #74 (small) on cpu").wait_for()
+    inside(fresh).get_by_text("Another tab checks model_new.py against KernelBench #74 (small) on cpu").wait_for()
     assert "Nothing checked yet" in text(fresh)
-    mine.get_by_text(SMALLEST).wait_for()
-    fresh.get_by_text("Another tab checks").wait_for(state="detached")
+    inside(mine).get_by_text(SMALLEST).wait_for()
+    inside(fresh).get_by_text("Another tab checks").wait_for(state="detached")
     assert "taps flipped" in text(mine)
     assert "Nothing checked yet" in text(fresh) and "taps flipped" not in text(fresh)
     mine.reload()
-    mine.get_by_text(SMALLEST).wait_for()
+    inside(mine).get_by_text(SMALLEST).wait_for()
 
 
 def test_the_line_of_a_files_error_is_shown_with_its_neighbours(page):
@@ -299,7 +299,7 @@ def test_a_wrong_link_says_so(page):
                            ("/compare?compare_a=gone", "The session 'gone' in the link was not found."),
                            ("/check?check=zzzz", "The report 'zzzz' in the link was not found.")):
         tab = open_tab(page, path)
-        tab.get_by_text(sentence).wait_for()
+        inside(tab).get_by_text(sentence).wait_for()
         assert "could not be drawn" not in text(tab), path
 
 
@@ -307,7 +307,7 @@ def test_a_link_to_a_trial_that_is_not_here_offers_those_that_are(monkeypatch, r
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(ROOT / "sessions"))
     page = request.getfixturevalue("page")
     tab = open_tab(page, "/inspect?inspect_session=recorded-h200-kernelbench&trial=zzzz")
-    tab.get_by_text("The trial 'zzzz' in the link was not found.").wait_for()
+    inside(tab).get_by_text("The trial 'zzzz' in the link was not found.").wait_for()
     assert "Choose one on the left: KernelBench #" in text(tab) and "Resources" not in text(tab)
     tab.goto(tab.url.replace("zzzz", ""))
     tab.get_by_text("Resources of").wait_for()
@@ -334,7 +334,7 @@ def test_a_wrong_kernel_is_edited_until_it_is_right_compared_and_exported(wrong_
     source = tab.get_by_label("Template of naive_gather-")
     source.wait_for()
     assert tab.locator(".kwed .run").is_disabled(), "nothing was edited yet"
-    tab.get_by_text("Looks like: no divisibility test.").wait_for()
+    inside(tab).get_by_text("Looks like: no divisibility test.").wait_for()
     for chart, mark in (("map", ".heatmaplayer image"), ("shares", ".bars .point:visible"), ("errors", ".bars .point:visible")):
         tab.locator(f".st-key-wrong-{chart} {mark}").first.wait_for()
     assert "phase of W" in tab.locator(".st-key-wrong-shares").inner_text(), "in sight, without a click"
@@ -388,7 +388,7 @@ def test_a_wrong_kernel_is_edited_until_it_is_right_compared_and_exported(wrong_
         settled(tab)
 
     tab.get_by_role("button", name="Export", exact=True).click()
-    tab.get_by_text("is not verified yet").wait_for()
+    inside(tab).get_by_text("is not verified yet").wait_for()
     settled(tab)
     tab.get_by_role("button", name="Verify", exact=True).click()
     tab.locator(".strip", has_text="✓ VERIFIED").first.wait_for()

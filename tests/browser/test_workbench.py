@@ -13,7 +13,7 @@ from statistics import median
 
 import pytest
 
-from tests.browser.conftest import click_while_drawn, wider_than_the_window
+from tests.browser.conftest import click_while_drawn, inside, wider_than_the_window
 from tests.shared import ticked
 from workbench.faces.cli import main
 
@@ -76,7 +76,7 @@ def test_run_inspect_export_download(page, tmp_path):
     page.get_by_text("Resources", exact=False).first.wait_for()
 
     page.get_by_role("link", name="Export").click()
-    page.get_by_text("the candidates have no GPU time; choose one.").wait_for()
+    inside(page).get_by_text("the candidates have no GPU time; choose one.").wait_for()
     page.get_by_test_id("stSelectbox").filter(has_text="forward").get_by_role("combobox").click()
     page.get_by_role("option", name="naive_gather").click()
     download = page.get_by_role("button", name="Download", exact=True)

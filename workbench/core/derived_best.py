@@ -76,9 +76,9 @@ class _Derived:
 
     def known(self, entry: BestKnown, *, changed: bool) -> BestKnown | None:
         """Steps 1 and 2. `changed`: use only configs that must be changed, otherwise only configs that need no change. An entry
-        measured on this architecture is taken as it is."""
+        of this architecture was measured there or compiled for it without spills, and is taken as it is."""
         variant = self._variant(entry.variant)
-        if variant is not None and entry.arch == self.arch and not entry.derived and self._runs(entry):
+        if variant is not None and entry.arch == self.arch and self._runs(entry):
             return None if changed else entry
         found = self._config(entry, entry.precision)
         if variant is None or found is None or bool(found.why) != changed:
@@ -86,8 +86,6 @@ class _Derived:
         if changed:
             return self._unmeasured(variant, found, entry.precision, f"derived: the fastest config known for {entry.arch}"
                                     f"{_changes(variant.config(entry.config), found)}; not measured")
-        if entry.arch == self.arch:
-            return entry
         return replace(entry, arch=self.arch, note=f"derived: the fastest config known for {entry.arch} that runs here; not "
                                                    "measured here")
 
