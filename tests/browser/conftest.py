@@ -129,18 +129,17 @@ def page(chromium, serving) -> Iterator:
 
 
 def click_while_drawn(page, name: str) -> None:
-    """Click a button of the Workbench while the script runs. Another click follows at once, and cuts the drawing short."""
-    before, after = (page.locator(".st-key-direction").get_by_text(text, exact=True).element_handle()
-                     for text in ("grad_input", "forward"))
-    page.evaluate("""([before, button, after]) => new Promise(done => {
+    """Click a button of the Workbench while the script runs."""
+    before = page.locator(".st-key-direction").get_by_text("grad_input", exact=True).element_handle()
+    page.evaluate("""([before, button]) => new Promise(done => {
         before.click();
         const look = setInterval(() => {
             if (!document.querySelector('[data-test-script-state="running"]')) return;
             clearInterval(look);
             button.click();
-            setTimeout(() => { after.click(); done(); }, 30);
+            done();
         }, 2);
-    })""", [before, page.get_by_role("button", name=name, exact=True).element_handle(), after])
+    })""", [before, page.get_by_role("button", name=name, exact=True).element_handle()])
 
 
 def wider_than_the_window(page) -> bool:

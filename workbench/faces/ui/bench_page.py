@@ -166,13 +166,14 @@ def _measure(now: running.Benching | None, own: list[str], paths: dict[str, Path
         words = f"Continues session {state.session_label(name)}; " if name else "Makes a new session; "
         theme.html(f'<div class="foot">{escape(words)}{"small sizes, emulated" if emulated else "full sizes"}. '
                    "A suite takes minutes on a GPU.</div>")
+        later = theme.later()
         if theme.button("Start", key="bench_start", type="primary", width="stretch", shortcut=theme.RUN_KEY,
                      help=f"Judges and times the kernels of each layer, and PyTorch. Key: {theme.RUN_KEY}"):
             plan = BenchPlan(layers=tuple(chosen or layers), precision=asked["run_class"], memory_format=asked["run_format"],
                              size="small" if emulated else "full", effort="quick" if emulated else "normal")
             session = Session.open(paths[name]) if name else Session.create()
             running.benches()[session.name] = running.Benching(plan, session, state.runner(), asked["run_device"]).start()
-            st.session_state["bench next"] = session.name
+            later["bench next"] = session.name
             st.rerun()
 
 

@@ -323,8 +323,6 @@ def _choose_device() -> None:
 def _session(workload: Workload | None, device: str) -> str:
     """The session of the tab. If the address names none, it is that of the newest run of its layer and device, else a new
     session."""
-    if "next session" in st.session_state:  # a session that was just reopened
-        st.session_state["session"] = st.session_state.pop("next session")
     run = state.latest_run(workload, device) if workload else None
     return state.choose_session("Session", key="session", new=True, default=run.session.name if run else None) or state.NEW
 

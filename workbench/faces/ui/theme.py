@@ -229,20 +229,42 @@ def button(label: str, *, key: str, on_click: Callable[..., None] | None = None,
            **options: Any) -> bool:
     """`st.button`, but a click is not lost if another drawing of the page interrupts the one that it started. The callback
     notes the click; the next drawing of the button reads it. That drawing also has a value that was typed just before."""
+    noted = _clicks()  # Streamlit may end a callback, too, wherever it uses st.session_state
+
     def note() -> None:
-        _clicks().add(key)
+        noted.add(key)
         if on_click is not None:
             on_click(*args)
 
     st.button(label, key=key, on_click=note, **options)
-    clicked = key in _clicks()
-    _clicks().discard(key)
+    clicked = key in noted
+    noted.discard(key)
     return clicked and not options.get("disabled")
 
 
-def forget_clicks() -> None:
-    """For the end of a whole drawing of a page: a click on a button that is gone does nothing later."""
+def later() -> dict[str, Any]:
+    """Values of the tab's state that the next drawing sets. Streamlit may end a drawing wherever `st.session_state` is used,
+    but not where this dict is changed. So what a click starts and what it notes here cannot come apart, if the caller gets the
+    dict before it asks for the click."""
+    return st.session_state.setdefault("later", {})
+
+
+def take_over() -> dict[str, Any]:
+    """For the start of a drawing: set what an earlier one noted in `later`; returns it. It stays noted until a drawing is
+    whole, because the browser overwrites a widget's new value if the drawing ended before the widget."""
+    noted = dict(later())
+    for key, value in noted.items():
+        st.session_state[key] = value
+    return noted
+
+
+def whole(taken: dict[str, Any]) -> None:
+    """For the end of a whole drawing of a page: what it took over is done, and a click on a button that is gone does nothing
+    later."""
     _clicks().clear()
+    noted = later()
+    for key in taken:
+        noted.pop(key, None)
 
 
 def _clicks() -> set[str]:

@@ -240,26 +240,29 @@ def _button(choice: Choice, request: TuneRequest | None, mine: Tuning | None, pa
         and tune_panels.asked_of(path, choice.workload) is not None
     does = ("Continues the tune of this session, within the limits above. Nothing is judged twice." if goes_on else
             "Searches for the fastest right kernel of each direction.")
+    later, all_gpus = theme.later(), bool(st.session_state.get("tune_gpus"))
     if theme.button("Resume" if goes_on else "Start", key="tune_start", type="primary", width="stretch", shortcut=theme.RUN_KEY,
                     disabled=request is None or bool(choice.problems),
                     help=theme.markdown(choice.problems[0] if choice.problems else f"{does} Key: {theme.RUN_KEY}")) \
             and request is not None:
-        _begin(choice, request)
+        if session := _begin(choice, request, all_gpus=all_gpus):
+            later |= {"session": session, "tune session before": session}
         st.rerun()
 
 
-def _begin(choice: Choice, request: TuneRequest) -> None:
-    """Start a tune after a click on the button. It never writes to a recorded session; the tune then gets a new one."""
+def _begin(choice: Choice, request: TuneRequest, *, all_gpus: bool) -> str:
+    """Start a tune after a click on the button; returns the name of its session, "" if another tab was faster. It never writes
+    to a recorded session; the tune then gets a new one."""
     path = state.session_paths().get(choice.session)
     session = Session.open(path) if path is not None and not _recorded(choice) else Session.create()
     tunings = running.tunings()
-    if (there := tunings.get(session.name)) is not None and not there.done:  # another tab was faster
-        return
-    places = every_gpu(request.device) if st.session_state.get("tune_gpus") else ()
+    if (there := tunings.get(session.name)) is not None and not there.done:
+        return ""
+    places = every_gpu(request.device) if all_gpus else ()
     tunings[session.name] = Tuning(request, session, state.runner(), places).start()
     for old in [name for name, one in tunings.items() if one.done][:-_MOST_KEPT]:
         del tunings[old]
-    st.session_state["next session"] = st.session_state["tune session before"] = session.name
+    return session.name
 
 
 def _recorded(choice: Choice) -> bool:
@@ -268,8 +271,6 @@ def _recorded(choice: Choice) -> bool:
 
 def _open_tune() -> None:
     """If another session is chosen from the list, or if a link names only a session, show its tune in the form."""
-    if "next session" in st.session_state:
-        st.session_state["session"] = st.session_state.pop("next session")
     now = st.session_state.get("session") or address.wants("session")
     if request := _chosen_tune(now):
         devices = list(state.device_names())

@@ -269,25 +269,24 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
     why = (choice.problems[0] if choice.problems else "Select a variant." if not candidates else
            f"{len(candidates)} candidates are too many for one run; choose fewer values." if too_many else
            f"Builds, checks and times the selected candidates of all directions. Key: {theme.RUN_KEY}")
+    later = theme.later()
     with button:
         if theme.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170,
                         help=theme.markdown(why), disabled=bool(choice.problems) or not candidates or too_many,
                         shortcut=theme.RUN_KEY):
-            _start(choice, tuple(candidates))
+            later |= _started(choice, tuple(candidates))
             st.rerun()
 
 
-def _start(choice: Choice, candidates: tuple, resume: Run | None = None) -> None:
-    """Start a run. It never writes to a recorded session; the run then gets a new one."""
+def _started(choice: Choice, candidates: tuple, resume: Run | None = None) -> dict[str, str]:
+    """Start a run; returns what the next drawing sets. It never writes to a recorded session; the run then gets a new one."""
     path = state.session_paths().get(choice.session)
     session = (Session.open(path) if path is not None and not choice.session.startswith("recorded-")
                else Session.create())
     request = resume.request if resume else RunRequest(
         choice.workload, candidates, device=choice.device, modules=choice.modules, effort=choice.effort)
     state.runs().append(state.runner().start(request, session, resume=resume is not None))
-    # Streamlit may end this drawing wherever its state is used, so the run was started before.
-    st.session_state["next session"] = session.name
-    st.session_state["missing device"] = ""  # from here on this device's results are shown
+    return {"session": session.name, "missing device": ""}  # from here on this device's results are shown
 
 
 def _stop(run: Run) -> None:
@@ -410,8 +409,9 @@ def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) 
                 st.switch_page(pages.page("export"))
             last = state.latest_run(choice.workload, choice.device, session=choice.session) if choice.workload else None
             if last is not None and last.state in ("stopped", "failed"):
+                later = theme.later()
                 if theme.button("Resume", key="resume", help="Runs only the missing candidates"):
-                    _start(choice, (), last)
+                    later |= _started(choice, (), last)
                     st.rerun()
             st.download_button("Save", data=lambda: packed(path), file_name=f"{choice.session}.zip",
                                mime="application/zip", on_click="ignore", help="Save the whole session as one zip")
@@ -440,7 +440,7 @@ def _reopen() -> None:
             theme.html(f'<div class="wrong" role="alert">{escape(str(error))}</div>')
             return
     st.session_state["reopened"] = file.file_id
-    st.session_state["next session"] = session.name
+    theme.later()["session"] = session.name
     st.rerun()
 
 
