@@ -42,7 +42,6 @@ R = TypeVar("R")
 Slot = tuple[str, int]     # address of a worker, number of its GPU
 _CONNECT_S = 20.0
 _LOOK_S = 0.5              # interval between two looks at the list of workers
-_LATE_S = 5.0              # a scheduler that has not answered for so long is gone
 _MOST_BUILDERS = 64
 _KEPT = 256                # the most libraries from other machines that are kept here; the builder keeps them in its cache
 
@@ -59,8 +58,7 @@ class Cluster:
         self.wanted = ""                     # the kind of GPU that is used
         self._client = self._connected(_CONNECT_S)
         self._there: dict[str, tuple[int, int]] = {}
-        self._looked = self._answered = 0.0   # when the scheduler was last asked, and when it last answered
-        self._answers = False                 # whether it answered when it was last asked
+        self._looked = 0.0
         self._looking = threading.Lock()
         self.binding = threading.Lock()
         self.bound: dict[Slot, object] = {}
@@ -80,7 +78,7 @@ class Cluster:
         with self._looking:
             if time.monotonic() - self._looked < _LOOK_S:
                 return self._there
-            self._there, self._answers = {}, False
+            self._there = {}
             with suppress(OSError, ValueError, TypeError):
                 if self._client.status == "closed":
                     self._client = self._connected(2.0)
@@ -89,7 +87,6 @@ class Cluster:
                     found = self._client.sync(self._client.scheduler.identity, n_workers=-1)["workers"]
                     self._there = {address: (int(one["resources"].get("GPU", 0)), int(one["nthreads"]))
                                    for address, one in sorted(found.items())}
-                    self._answered, self._answers = time.monotonic(), True
             for slot in [slot for slot in self.refused if slot[0] not in self._there]:
                 del self.refused[slot]
             self._looked = time.monotonic()
@@ -121,7 +118,7 @@ class Cluster:
                 if stop is not None and stop.is_set():
                     client.run(stop_it, token, workers=[address], wait=False)
                     raise WorkerCancelled("The worker was stopped.")
-                if client is not self._client or self._has_left(address):
+                if client is not self._client or address not in self.workers():
                     raise Gone(f"{address} has left the cluster")
         except (Gone, WorkerCancelled):
             with suppress(Exception):
@@ -129,10 +126,6 @@ class Cluster:
             raise
         except (Exception, CancelledError) as error:
             raise Gone(f"{type(error).__name__}: {error}") from error
-
-    def _has_left(self, address: str) -> bool:
-        """Whether the scheduler no longer names the worker, or has not answered for a while: on a busy machine it is late."""
-        return address not in self.workers() and (self._answers or time.monotonic() - self._answered > _LATE_S)
 
     def _connected(self, limit_s: float) -> Any:
         try:
