@@ -244,6 +244,7 @@ def test_what_was_wrong_on_the_screen_is_told_as_it_is(page, tmp_path):
     flags.fill("O3")
     flags.press("Enter")
     tab.get_by_text("'O3' is not a compile flag; a flag begins with -.").wait_for()
+    settled(tab)
     assert tab.get_by_role("button", name=re.compile(r"^Run \d+$")).is_disabled()
 
     # Two selected rows may be inspected, and are compared with each other.
