@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from workbench.core.answers import Answer
+from workbench.measure.check.clock.timed_input import factors_for, timed_input
 from workbench.measure.check.questions import kernelbench
 from workbench.measure.check.questions.drawn import Drawn
 
@@ -132,3 +133,13 @@ def test_kernelbench_s_own_verdict_is_for_kernelbench_s_own_inputs(tmp_path) -> 
         with trial_of(f"WRONG = {wrong}\n{text}", models.REFERENCE, tmp_path) as (trial, case):
             found = kernelbench.verdict(trial, case)
             assert found.strict is (trials == 5) and found.trials == 5, found
+
+
+def test_a_matrix_that_is_symmetric_stays_so_when_it_is_timed() -> None:
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randn(3, 7, 7, generator=generator)
+    a = a @ a.mT + torch.eye(7)
+    factors = factors_for(a, generator, "matrix")
+    seen = [timed_input(a, factors, begins) for begins in ((0, 8), (8, 0), (16, 80), (16, 88))]
+    assert all(torch.equal(x, x.mT) == torch.equal(a, a.mT) and bool((torch.linalg.eigvalsh(x) > 0).all()) for x in seen)
+    assert torch.equal(seen[0], seen[1]) and not bool((seen[2] == seen[3]).any())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.core.answers import CheckReport
 from workbench.core.check_parts import DirectionTimes
 from workbench.core.confinement import VARIABLE
 from workbench.core.layer import ConvTranspose, Workload
@@ -25,9 +23,9 @@ from workbench.drive.checking.attacks import modules, reference
 from workbench.drive.checking.check import CheckRequest, check, workload_reference
 from workbench.drive.checking.check_text import report_text
 from workbench.measure.check.begin import _others
-from workbench.measure.check.clock.ladder import LADDER, in_the_running, settled
+from workbench.measure.check.clock.ladder import LADDER, in_the_running
 from workbench.measure.check.clock.slots import Limit, Slots, differs, rounded
-from workbench.measure.check.clock.timed_input import Versions, factors_for, timed_input
+from workbench.measure.check.clock.timed_input import Versions, timed_input
 from workbench.measure.check.foreign import requests
 from workbench.measure.check.host import calls, ways
 
@@ -104,21 +102,6 @@ def test_ways_that_cannot_win_take_part_in_the_first_turns_only() -> None:
         baseline["samples"] = baseline["samples"][:12 if baseline["key"] == "tf32_on" else 5]
     rows = {r.name: r for r in timed(short, "forward", STRIDE_1, None).baselines}
     assert [rows[LADDER[key].name].verdict for key in ("tf32_on", "as_convolution")] == ["FASTER", "FASTER"]
-
-
-def test_turns_end_early_only_for_a_clear_winner() -> None:
-    noise = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98]
-    precisions = {"default": "ieee", "tf32_on": "tf32"}
-
-    def ends(ours: float, precision: str = "ieee", bounds: tuple[float, float] | None = None) -> bool:
-        samples = {"": [ours * n for n in noise], "default": noise, "tf32_on": [0.5 * n for n in reversed(noise)]}
-        between = {key: [tuple(b * s for b in bounds) for s in taken] if bounds else [] for key, taken in samples.items()}
-        return settled(samples, between, precisions, precision)
-
-    assert ends(0.8) and ends(1.2) and not ends(1.0) and not ends(0.97) and not ends(1.04)
-    assert not ends(0.5, "tf32") and ends(1.2, "tf32")       # the fastest that counts decides
-    assert not ends(0.8, bounds=(0.7, 1.0)), "a time that may be waiting settles nothing"
-    assert not settled({"": noise, "tf32_on": noise}, {"": [], "tf32_on": []}, {"tf32_on": "tf32"}, "ieee")
 
 
 def test_a_looser_pytorch_alone_is_no_one_to_beat() -> None:
@@ -445,16 +428,6 @@ def test_what_a_process_has_not_written_is_no_number(tmp_path: Path) -> None:
     assert bool((shortened[0] == 1).all()) and int(shortened.isnan().sum()) == 3 * 64 - 75
 
 
-def test_a_matrix_that_is_symmetric_stays_so_when_it_is_timed() -> None:
-    generator = torch.Generator().manual_seed(1)
-    a = torch.randn(3, 7, 7, generator=generator)
-    a = a @ a.mT + torch.eye(7)
-    factors = factors_for(a, generator, "matrix")
-    seen = [timed_input(a, factors, begins) for begins in ((0, 8), (8, 0), (16, 80), (16, 88))]
-    assert all(torch.equal(x, x.mT) == torch.equal(a, a.mT) and bool((torch.linalg.eigvalsh(x) > 0).all()) for x in seen)
-    assert torch.equal(seen[0], seen[1]) and not bool((seen[2] == seen[3]).any())
-
-
 def test_inputs_that_cannot_be_changed_are_not_timed(forking_judge) -> None:
     reference = models.REFERENCE.replace("torch.randn(4, 8)", "torch.randint(0, 8, (4, 8))").replace(
         "nn.Linear(features, features)", "nn.Embedding(features, features)")
@@ -512,15 +485,6 @@ def test_each_call_that_is_timed_alone_has_new_versions_of_the_parameters() -> N
         assert all(map(torch.equal, module.parameters(), versions.state[1])) and module.weight._version > begin + number
         seen.add(tuple(bool(torch.equal(p, v)) for p, v in zip(module.parameters(), plain, strict=True)))
     assert len(seen) > 2 and all(map(torch.equal, module.parameters(), plain))
-
-
-def test_the_script_names_checks_that_take_too_long() -> None:
-    path = Path(__file__).parents[2] / "tools" / "check_times.py"
-    script = importlib.util.module_from_spec(importlib.util.spec_from_file_location("times_of_checks", path))
-    script.__loader__.exec_module(script)
-    reports = [CheckReport(name, "b", "cpu", (), seconds=s) for name, s in (("fast", 14.9), ("slow", 15.0))]
-    assert script.too_slow(reports, "kb74", 15) == ["kb74, slow: 15.0 s, not under 15 s"]
-    assert script.too_slow(reports, "kb74", None) == []
 
 
 def test_less_than_a_pass_over_its_tensors_is_no_victory() -> None:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -65,10 +66,16 @@ def test_the_page_of_the_command_line_is_what_help_prints() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_times_of_a_check_are_a_table_of_their_script() -> None:
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """tools/check_times.py."""
     tool = importlib.util.spec_from_file_location("check_times", ROOT / "tools" / "check_times.py")
     script = importlib.util.module_from_spec(tool)
     tool.loader.exec_module(script)
+    return script
+
+
+def test_the_times_of_a_check_are_a_table_of_their_script(script: ModuleType) -> None:
     phases = (Phase("importing", 2.04, 0.5, 0.5, 0.3, sent_bytes=1 << 20), Phase("short", 0.01),
               Phase("forward", 1.0, received_bytes=3 << 19))
     report = CheckReport("m.py", "r.py", "cpu", (Question("builds", "?", Answer.PASSED, "", seconds=2.1),), phases=phases)
@@ -85,6 +92,14 @@ def test_the_times_of_a_check_are_a_table_of_their_script() -> None:
         *parts, total = (row[column] for row in rows)
         assert total == pytest.approx(sum(parts), abs=0.05 * len(rows))
         assert total > 0
+
+
+def test_the_script_names_checks_that_take_too_long(script: ModuleType) -> None:
+    reports = [CheckReport(name, "b", "cpu", (), seconds=s) for name, s in (("fast", 14.9), ("slow", 15.0))]
+    assert script.too_slow(reports, "kb74", 15) == ["kb74, slow: 15.0 s, not under 15 s"]
+    stopped = CheckReport("fast", "b", "cpu", (), seconds=1.0, stopped="at the time limit")
+    assert script.too_slow([stopped], "kb74", 15) == ["kb74, fast: 1.0 s, not under 15 s (stopped at the time limit)"]
+    assert script.too_slow(reports, "kb74", None) == []
 
 
 def _parsed(text: str) -> tuple[list[str], list[list]]:

@@ -12,6 +12,7 @@ import pytest
 from workbench.core.candidate import Candidate
 from workbench.core.orders import CompareOrder, JudgeOrder
 from workbench.core.variants import find
+from workbench.measure.check.clock.ladder import settled
 from workbench.measure.clock import timing
 from workbench.measure.clock.timing import (
     EFFORTS,
@@ -133,3 +134,18 @@ def test_samples_of_a_throttled_gpu_are_dropped_and_counted() -> None:
     kept, dropped = without_slow([[1.0] * 40], slow, 35)  # too few would be left: the GPU is like that
     assert dropped == 0 and len(kept[0]) == 40
     assert timing.summary([1.0] * 30, stop="noise", cold_l2=True, dropped=10).dropped == 10
+
+
+def test_turns_end_early_only_for_a_clear_winner() -> None:
+    noise = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98]
+    precisions = {"default": "ieee", "tf32_on": "tf32"}
+
+    def ends(ours: float, precision: str = "ieee", bounds: tuple[float, float] | None = None) -> bool:
+        samples = {"": [ours * n for n in noise], "default": noise, "tf32_on": [0.5 * n for n in reversed(noise)]}
+        between = {key: [tuple(b * s for b in bounds) for s in taken] if bounds else [] for key, taken in samples.items()}
+        return settled(samples, between, precisions, precision)
+
+    assert ends(0.8) and ends(1.2) and not ends(1.0) and not ends(0.97) and not ends(1.04)
+    assert not ends(0.5, "tf32") and ends(1.2, "tf32")       # the fastest that counts decides
+    assert not ends(0.8, bounds=(0.7, 1.0)), "a time that may be waiting settles nothing"
+    assert not settled({"": noise, "tf32_on": noise}, {"": [], "tf32_on": []}, {"tf32_on": "tf32"}, "ieee")
