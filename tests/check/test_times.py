@@ -471,7 +471,7 @@ def test_the_inputs_of_a_backward_are_new_before_a_call_that_is_timed_alone(way:
 
 
 def test_each_call_that_is_timed_alone_has_new_versions_of_the_parameters() -> None:
-    """Some change their sign. The state that the judge knows is the same; at the end it is the first one."""
+    """Some change their sign. The state that the judge knows is the same."""
     module = nn.Linear(3, 2)
     plain, begin = [p.detach().clone() for p in module.parameters()], module.weight._version
     batches = calls.Batches()
@@ -480,11 +480,10 @@ def test_each_call_that_is_timed_alone_has_new_versions_of_the_parameters() -> N
     versions = Versions((["weight", "bias"], plain), random.Random(1), ["weight", "bias"])
     seen = set()
     for number in range(8):
-        negated = versions.draw() if number < 7 else versions.end()
-        batches.renew(requests.Renew(negated=negated), [])
+        batches.renew(requests.Renew(negated=versions.draw()), [])
         assert all(map(torch.equal, module.parameters(), versions.state[1])) and module.weight._version > begin + number
         seen.add(tuple(bool(torch.equal(p, v)) for p, v in zip(module.parameters(), plain, strict=True)))
-    assert len(seen) > 2 and all(map(torch.equal, module.parameters(), plain))
+    assert len(seen) > 2
 
 
 def test_less_than_a_pass_over_its_tensors_is_no_victory() -> None:

@@ -61,13 +61,7 @@ class Versions:
 
     def draw(self) -> tuple[str, ...]:
         """The names of those that change their sign now."""
-        return self._change({n for n in self._names if self._source.randrange(2)})
-
-    def end(self) -> tuple[str, ...]:
-        """Those that must change their sign so that the state is the first one again."""
-        return self._change(set())
-
-    def _change(self, new: set[str]) -> tuple[str, ...]:
+        new = {n for n in self._names if self._source.randrange(2)}
         changed, self._now = self._now ^ new, new
         names, values = self._plain
         self.state = names, [-v if n in new else v for n, v in zip(names, values, strict=True)]

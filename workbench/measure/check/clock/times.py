@@ -206,22 +206,21 @@ class _Bench:
         samples: dict[str, list[float]] = {_CANDIDATE: [], "theirs": []}
         checked = self.random.sample(range(_SINGLE_TURNS), _CHECKED)
         signs = self.case.setting.layer is not None and self.trial.loads_state
-        backward, versions = self.direction == "backward", Versions(self.state, self.random, self.parameters if signs else [])
+        backward, plain = self.direction == "backward", self.state
+        versions = Versions(plain, self.random, self.parameters if signs else [])
         renewed = backward or not all(f.numel() for f in self.inputs.factors)
         for turn in range(_SINGLE_TURNS):
             empty, negated, kept = self._empty(1), versions.draw(), {}
+            self.state = versions.state
             self.order = self.inputs.renew(fresh := self.trial.inputs(self.case) if renewed else [], self.random)
             for name, who in self.random.sample([(_CANDIDATE, ours), ("theirs", way)], 2):
                 self._warm(who, 2)
-                self.state = versions.state
                 self.parties[who.process].process.ask(requests.Renew(who.way, backward, negated), fresh)
                 took = self._batch(who, 1, check=name == _CANDIDATE and turn in checked, again=True)
                 kept[name] = self.slots.all(who.process, 1)
                 samples[name].append(1e3 * waiting.middle(took, empty))
             self._compare(kept[_CANDIDATE], kept["theirs"], way)
-        for who in (ours, way):
-            self.parties[who.process].process.ask(requests.Renew(negated=versions.end()))
-        self.state = versions.state
+        self.state = plain  # whoever calls these modules again loads it first
         self._turn(_CANDIDATE)
         return OneByOne(tuple(samples[_CANDIDATE]), tuple(samples["theirs"]))
 
