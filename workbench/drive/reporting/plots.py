@@ -257,7 +257,7 @@ def style(figure: go.Figure, *, height: int, mode: str = "light", top: int = 26)
     colours = _palette(mode)
     figure.update_layout(
         height=height, margin={"l": 8, "r": 12, "t": top, "b": 8}, paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)", showlegend=False, template="none",
+        plot_bgcolor="rgba(0,0,0,0)", showlegend=False, template="none", separators=". ",
         font={"family": _FONT, "size": 12, "color": colours["ink"]},
         hoverlabel={"bgcolor": colours["bg2"], "bordercolor": colours["line"], "align": "left",
                     "font": {"color": colours["ink"], "size": 12, "family": _FONT}})

@@ -60,6 +60,8 @@ def _smallest(trial: Trial, found: WrongValues, case: SmallestWrong) -> None:
     if found.tensor != "grad_bias":
         theme.svg(case_svg(trial.workload, case, found.tensor), key="smallest picture")
     if rows := case_rows(case, found.tensor):
-        cells = [tuple(f"<span class=mono>{escape(cell)}</span>" for cell in row) for row in rows]
         summed = "the batch" if found.tensor in ("grad_weight", "grad_bias") else "channels"
-        theme.html(theme.table(("tap", "reads", "products", f"summed over {summed}"), cells, right=(3,)))
+        head = ("tap", "reads", "products", f"summed over {summed}")
+        shown = [at for at in range(len(head)) if at != 2 or any(row[at] for row in rows)]  # of many channels only the sum
+        cells = [tuple(f"<span class=mono>{escape(row[at])}</span>" for at in shown) for row in rows]
+        theme.html(theme.table([head[at] for at in shown], cells, right=(len(shown) - 1,)))
