@@ -300,7 +300,7 @@ def _run_module(attack: Attack, device: str, session: Session, judges: SimpleQue
     warned = bool(first and first.answer is Answer.WARNED)
     if warned and attack.answer != "warned":
         happened = f"Only a warning: {happened}"
-    caught = status == expected and not missed and (attack.kind == "honest" or warned == (attack.answer == "warned"))
+    caught = status == expected and not missed and warned == (attack.answer == "warned")
     return Result(attack.name, attack.kind, attack.idea, expected, status, happened, caught, report.confined.sentence,
                   attack.source, warned)
 
