@@ -70,7 +70,8 @@ def main() -> int:
         whole = PAGE.read_text(encoding="utf-8")
         before, after = whole.partition(BEGIN)[0], whole.partition(END)[2]
         PAGE.write_text(f"{before}{BEGIN}{pages[0]}{END}{after}", encoding="utf-8")
-    print(*slow, sep="\n", file=sys.stderr, end="\n" * bool(slow))
+    for sentence in slow:
+        print(sentence, file=sys.stderr)
     return 1 if slow else 0
 
 

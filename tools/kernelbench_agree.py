@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import io
 import json
 import subprocess
@@ -85,6 +86,7 @@ def main() -> int:
     return 0 if good else 1
 
 
+@functools.cache
 def problems(folder: Path, level: int) -> dict[int, str]:
     """Number -> the problem in a small size; "" if there is none in which it runs."""
     found = {int(path.name.partition("_")[0]): path for path in (folder / f"KernelBench/level{level}").glob("[0-9]*_*.py")}

@@ -148,6 +148,7 @@ def test_whole_numbers_are_compared_exactly_and_have_no_gradient(checked) -> Non
     reference = places(models.REFERENCE)
     report = checked(places(models.RIGHT), reference=reference)
     assert report.ran and failed(report) == {} and report.question("gradients").answer is Answer.SKIPPED
+    assert report.question("no_grad").answer is Answer.PASSED and report.question("threads") is None
     wrong = places(models.RIGHT).replace("argmax(1)", "argmin(1)")
     assert failed(checked(wrong, reference=reference))["values"] == "MISMATCH"
 

@@ -69,7 +69,7 @@ def threads(module: torch.nn.Module, request: Threads, tensors: Tensors, device:
         apart = torch.zeros_like(first[place])
         barrier.wait(_CHOICES_S)
         with torch.no_grad():
-            for _ in range(_MANY if apart.is_floating_point() else 0):
+            for _ in range(_MANY):
                 sys.setprofile(rest)
                 output = module(*sets[place])
                 sys.setprofile(None)

@@ -104,21 +104,21 @@ class _Habits:
         return [self._question("no_grad", wrong, "Yes: the same as in grad mode.")]
 
     def threads(self) -> list[Question]:
-        """Four threads at once. A warning: most programs call a module in one thread."""
+        """Four threads at once. A warning: most programs call a module in one thread. Not asked of whole numbers."""
         both = [self.first, self.second]
 
         def wrong() -> str:
             _, results = self._asked(Threads, both)
             if len(results) != 2:
                 return _OTHER_COUNT
-            said = self._compared([("In one of four threads", *one) for one in zip(both, (
-                {"output": r} for r in results), strict=True)])
+            said = self._compared([("In one of four threads", o, {"output": r}) for o, r in zip(both, results, strict=True)])
             if said:
                 _, theirs = self.trial.reference.ask(partial(Threads, inputs=len(self.first.inputs), sets=2), self.trial.how(
                     self.first.case), [x for one in both for x in one.inputs], self.first.state)
-                said = "" if any(self._wrong(one, {"output": t}) for one, t in zip(both, theirs, strict=True)) else said
-            return said
-        return [self._question("threads", wrong, "Yes: in four threads at once.").as_warning()] if self.right_without else []
+                return "" if any(self._wrong(one, {"output": t}) for one, t in zip(both, theirs, strict=True)) else said
+            return ""
+        asked = self.right_without and self.first.got["output"].is_floating_point()
+        return [self._question("threads", wrong, "Yes: in four threads at once.").as_warning()] if asked else []
 
     def two_calls(self) -> list[Question]:
         names = self.first.names if self.first.grad_output is not None else []
