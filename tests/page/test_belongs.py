@@ -374,3 +374,22 @@ def test_the_strip_counts_what_is_selected_and_says_that_run_is_disabled(session
     assert "Run is disabled until this is fixed. The picture shows the last valid layer." in strip(at)
     assert at.button(key="run").disabled
     assert "each variant's default" in at.selectbox(key="precision").options
+
+
+def test_trials_of_one_name_and_status_are_told_apart(sessions):
+    session = Session.create(sessions, "own")
+    for n in range(3):
+        session.append(replace(trial("naive_gather", None, status=Status.BUILD_FAILED), trial_id=f"t{n}"))
+    at = tab("inspect", inspect_session="own", trial="t1")
+    box = at.selectbox(key="inspect_trial")
+    assert box.value == "t1" and len(set(box.options)) == 3 and box.options[0].endswith(" · t2"), box.options
+
+
+def test_a_session_without_candidates_has_no_trial_yet(sessions):
+    assert "No trial yet" in said(tab("inspect"))
+    session = Session.create(sessions, "own")
+    for one in pytorch():
+        session.append(one)
+    at = tab("inspect", inspect_session="own")
+    assert "No trial yet" in said(at) and at.selectbox(key="inspect_trial-none").disabled
+    assert "eager" not in said(at), "PyTorch has nothing to be inspected"

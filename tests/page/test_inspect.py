@@ -7,7 +7,6 @@ import re
 import shutil
 import time
 from dataclasses import replace
-from html import unescape
 from math import prod
 from pathlib import Path
 
@@ -26,8 +25,8 @@ from workbench.core.wrong_values import SmallestWrong, Term, WrongValues
 from workbench.drive.sessions import profiles
 from workbench.drive.sessions.session import Session
 
-from .test_belongs import tab, titles
-from .test_report import pytorch, timing, trial
+from .test_belongs import said, tab, titles
+from .test_report import timing, trial
 
 SESSIONS = Path(__file__).resolve().parents[2] / "sessions"
 
@@ -37,12 +36,15 @@ def _app() -> None:
     inspect_page.draw()
 
 
+def markup(at: AppTest) -> str:
+    assert not at.exception
+    return said(at)
+
+
 def shown(session: str, trial_id: str, *, key: str = "inspect_session") -> str:
     at = AppTest.from_function(_app, default_timeout=300)
     at.query_params[key], at.query_params["trial"] = session, trial_id
-    at.run()
-    assert not at.exception
-    return unescape("\n".join(element.body for element in at.get("html")))
+    return markup(at.run())
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def test_a_wrong_result_is_drawn_with_its_smallest_case(tmp_path, monkeypatch) -
     session.append(replace(trial("mine", None), workload=work, status=Status.MISMATCH, blobs={"wrong": blob}))
     one, = session.trials()
     at = tab("inspect", inspect_session="wrong", trial=one.trial_id)
-    text = unescape("\n".join(element.body for element in at.get("html")))
+    text = markup(at)
     assert "Wrong are only channel 1 (100 %). Looks like: taps flipped." in text and "Read weight[k]." in text
     assert "A cell of the map has 27 positions" in text
     assert "y[0, 2, 6], batch 1, input size 5: the term of tap 2 is missing." in text
@@ -125,16 +127,6 @@ def test_the_source_is_shown_by_file_and_an_error_with_its_lines(tmp_path, monke
     assert "int a;" in reader(at)["text"] and not reader(at)["marks"]
 
 
-def test_trials_of_one_name_and_status_are_told_apart(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
-    session = Session.create(tmp_path, "own")
-    for n in range(3):
-        session.append(replace(trial("naive_gather", None, status=Status.BUILD_FAILED), trial_id=f"t{n}"))
-    at = tab("inspect", inspect_session="own", trial="t1")
-    box = at.selectbox(key="inspect_trial")
-    assert box.value == "t1" and len(set(box.options)) == 3 and box.options[0].endswith(" · t2"), box.options
-
-
 def test_the_samples_stand_above_the_clocks_at_which_they_were_taken(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
     session = Session.create(tmp_path, "own")
@@ -166,13 +158,13 @@ def test_what_differs_from_another_config_is_shown_and_a_layer_is_chosen_first(t
     assert at.selectbox(key="inspect_layer").value == "KernelBench #74 (full)"
     assert list(at.selectbox(key="inspect_trial").options) == [
         "2.50 ms · naive_gather · forward", "1.50 ms · naive_gather · forward"]
-    text = unescape("\n".join(element.body for element in at.get("html")))
+    text = markup(at)
     assert "<td class=gone>constexpr int BLOCK = <em>64</em>;</td><th>2</th>" in text and "<em>256</em>;</td>" in text
     at.segmented_control(key="diff what").set_value("config").run()
-    text = unescape("\n".join(element.body for element in at.get("html")))
+    text = markup(at)
     assert "BLOCK = <em>64</em>" in text and "precision = ieee" in text, "with the lines around it"
     at.segmented_control(key="diff shape").set_value("Unified").run()
-    text = unescape("\n".join(element.body for element in at.get("html")))
+    text = markup(at)
     assert "<td class=gone><s>−</s>BLOCK = 64</td>" in text and "colspan=4" not in text, "no column that nothing fills"
     at.selectbox(key="inspect_layer").select("KernelBench #79 (full)").run()
     assert at.selectbox(key="inspect_trial").value == "other"
@@ -193,7 +185,7 @@ def test_the_machine_code_of_a_trial_is_shown_without_a_gpu(recorded, tmp_path, 
     while "RUNNING" in text and time.monotonic() < end:
         at.run()
         assert not at.exception
-        text = unescape("\n".join(element.body for element in at.get("html")))
+        text = markup(at)
         time.sleep(0.3)
     assert "The main loop issues" in text and "Instructions by kind and loop" in text
     assert "● compiling, Inspect" in called and called[-1] == "✓ compiled, Inspect"
@@ -245,21 +237,21 @@ def test_a_wrong_trial_opens_in_the_editor_and_says_what_it_was_forked_from(tmp_
         session.append(one)
     at = tab("inspect", inspect_session="own", trial=wrong.trial_id)
     assert [at.segmented_control(key=f"inspect_{key}").value for key in ("view", "edit")] == ["Edit", "Template"]
-    said = unescape("\n".join(element.body for element in at.get("html")))
+    said = markup(at)
     assert "Forked from" in said and "1.50 ms · naive_gather · forward" in said
     assert "The fork is kept in session own" in said and at.button(key="stop edit").disabled
     at.segmented_control(key="inspect_view").set_value("Diff").run()
     at.segmented_control(key="diff what").set_value("template").run()
-    said = unescape("\n".join(element.body for element in at.get("html")))
+    said = markup(at)
     assert "{<em>Sum(1)</em>};" in said and "1 changed lines" in said, "at first against what it was forked from"
     called = titles(monkeypatch)
     at.session_state["edit refused"] = {wrong.trial_id: ("text", "The header of naive_gather.cu is not TOML, line 3.")}
     at.segmented_control(key="inspect_view").set_value("Edit").run()
-    said = unescape("\n".join(element.body for element in at.get("html")))
+    said = markup(at)
     assert "BAD INPUT" in said and "is not TOML, line 3." in said and "Nothing was run. Your text is kept below." in said
     assert called[-1] == "✕ not run, naive_gather-1a2b forward, Inspect"
     at = tab("inspect", inspect_session="own", trial=gone.trial_id)
-    assert "has changed since trial" in "\n".join(element.body for element in at.get("html"))
+    assert "has changed since trial" in markup(at)
 
 
 def test_the_ladder_is_read_step_by_step_with_what_each_brought(recorded) -> None:
@@ -267,7 +259,7 @@ def test_the_ladder_is_read_step_by_step_with_what_each_brought(recorded) -> Non
     there = next(t for t in Session(general).trials() if t.name == "warp_per_output" and t.direction == "grad_weight" and t.ok)
     at = tab("inspect", inspect_session=general.stem, trial=there.trial_id, view="Ladder")
     assert at.selectbox(key="ladder step").value == "warp_per_output"
-    said = unescape("\n".join(element.body for element in at.get("html")))
+    said = markup(at)
     assert re.search(r"Read after naive_gather\. \d[\d.]*× as fast, \d+ registers (more|fewer)", said), said
     steps = at.dataframe[0].value
     row = next(row for _, row in steps.iterrows() if row[""])
@@ -313,7 +305,7 @@ def test_a_profile_is_shown_with_what_each_metric_means_beside_another_trials(tm
         session.event(profiles.EVENT, trial=made.trial_id, blob=session.put_blob(to_json(counted).encode()))
     session.append(bare)
     at = tab("inspect", inspect_session="own", trial=one.trial_id, view="Profile")
-    text = unescape("\n".join(element.body for element in at.get("html")))
+    text = markup(at)
     assert "Memory-bound: DRAM reads and writes at 81 % of the peak; warps mostly wait for shared memory" in text
     assert f"Counted on {one.device.name}, 2026-01-02, ncu 2025.3.1.0." in text and "Other kernels of naive_gather" in text
     assert f'title="{METRICS["dram"].help}">DRAM, of peak</span></td><td class=n><span class=nw>81.0 %<' in text
@@ -324,34 +316,18 @@ def test_a_profile_is_shown_with_what_each_metric_means_beside_another_trials(tm
     elsewhere.event(profiles.EVENT, trial=far.trial_id, blob=elsewhere.put_blob(to_json(counted).encode()))
     at.run().selectbox(key="profile session").set_value("elsewhere").run()
     at.selectbox(key=f"profile against {one.trial_id}").set_value(far.trial_id).run()
-    assert "<span class=nw>20.0 %<" in unescape("\n".join(element.body for element in at.get("html"))), "of another session"
+    assert "<span class=nw>20.0 %<" in markup(at), "of another session"
     at.selectbox(key="profile session").set_value("own").run()
     at.selectbox(key=f"profile against {one.trial_id}").set_value(two.trial_id).run()
-    text = unescape("\n".join(element.body for element in at.get("html")))
+    text = markup(at)
     assert "Latency-bound: DRAM is at 20 % of its peak" in text
     assert "DRAM, of peak</span></td><td class=n><span class=nw>81.0 %</span></td><td class=n><span class=nw>20.0 %<" in text
     at = tab("inspect", inspect_session="own", trial=bare.trial_id, view="Profile")
     end = time.monotonic() + 100
-    while "RUNNING" in (text := unescape("\n".join(element.body for element in at.get("html")))) and time.monotonic() < end:
+    while "RUNNING" in (text := markup(at)) and time.monotonic() < end:
         time.sleep(0.3)
         at.run()
     assert "No counters: The trial ran on" in text and "No static analysis: " in text
-
-
-def markup(at: AppTest) -> str:
-    assert not at.exception
-    return unescape("\n".join(element.body for element in at.get("html")))
-
-
-def test_a_session_without_candidates_has_no_trial_yet(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
-    assert "No trial yet" in markup(tab("inspect"))
-    session = Session.create(tmp_path, "own")
-    for one in pytorch():
-        session.append(one)
-    at = tab("inspect", inspect_session="own")
-    assert "No trial yet" in markup(at) and at.selectbox(key="inspect_trial-none").disabled
-    assert "eager" not in markup(at), "PyTorch has nothing to be inspected"
 
 
 def test_a_module_shows_its_file_and_sends_to_its_candidates_for_the_rest(tmp_path, monkeypatch) -> None:
