@@ -129,6 +129,9 @@ def test_the_keyboard_runs_stops_steps_and_searches_and_leaves_text_alone(waitin
     page.locator(".strip", has_text="Stopped by you after").first.wait_for()
     page.wait_for_function("document.title.startsWith('– stopped, ')")
     page.wait_for_function("document.querySelector('.kwsaid[role=status]').textContent.includes('CANCELLED Stopped by you')")
+    page.locator("[data-testid=stMain] .kw .strip .b").first.evaluate(
+        "badge => { badge.textContent = 'RUNNING 999 of 1\\u202f000' }")
+    page.wait_for_function("document.querySelector('.kwsaid').textContent.startsWith('RUNNING Stopped')")  # no counts
     assert page.locator(".kw .facts [tabindex][aria-description]").count() > 4, "what a number means, for screen readers"
     run = page.get_by_role("button", name=re.compile(r"^Run \d+$"))  # words: no key and no markup in its name
     run.hover()

@@ -11,8 +11,8 @@ from streamlit.testing.v1 import AppTest
 
 
 def _app() -> None:
-    from workbench.faces.ui import check_page
-    check_page.draw()
+    from workbench.faces.ui import check_page, state
+    state.guarded(check_page.draw)()
 
 
 @pytest.fixture
@@ -34,8 +34,9 @@ def said(at: AppTest) -> str:
 
 def test_the_wrong_sample_is_checked_and_its_mistake_named(page: AppTest) -> None:
     assert "Nothing checked yet" in said(page) and "FOREIGN CODE" in said(page)
-    page.button(key="check_run").click().run()
-    assert "There is no candidate yet; paste or upload a file" in said(page)
+    page.session_state["clicks"] = {"check_run"}
+    page.run()
+    assert "There is no candidate yet; paste or upload a file" in said(page), "a click whose drawing another one interrupted"
     page.button(key="check_sample").click().run()
     assert "class ModelNew" in page.session_state["check_text"] and "class ModelNew" in editor(page)["put"]["text"]
     page.selectbox(key="check_device").select("cpu").run()

@@ -206,8 +206,8 @@ def test_a_model_of_the_notebook_is_patched_where_it_is(capsys) -> None:
 
 
 def _app() -> None:
-    from workbench.faces.ui import model_page
-    model_page.draw()
+    from workbench.faces.ui import model_page, state
+    state.guarded(model_page.draw)()
 
 
 def test_the_page_patches_a_model() -> None:
@@ -266,6 +266,8 @@ def test_the_page_says_why_there_is_no_report_and_that_one_of_a_link_is_gone(tmp
     assert "✕ FAILED" in said() and "The process of the model ended by exit code 7." in said()
     assert "Correct the input on the left, then patch again." in said() and not page.get("download_button")
     assert not page.button(key="model_run").disabled
+    page.text_input(key="model_folder").set_value("~nobody-here/x").run()
+    assert "could not be drawn" not in said()
     page.text_input(key="model_folder").set_value(str(tmp_path / "gone")).run()
     page.button(key="model_run").click().run()
     assert f"There is no folder {tmp_path / 'gone'}; name the folder of your module." in said() and "exit code 7" in said()

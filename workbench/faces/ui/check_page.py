@@ -173,8 +173,7 @@ def _typed() -> str:
 
 
 def _form(check: Check | None) -> str | None:
-    """The sidebar. Returns the text of an uploaded candidate. `_asked` reads the values only when a button is pressed, so that
-    a text pasted just before is included."""
+    """The sidebar. Returns the text of an uploaded candidate."""
     names = {p.name: p.listed for p in PRESETS.values()}
     devices = list(state.device_names())
     for key, there, usual in (("check_reference", [*names, OWN], "kb74"), ("check_device", devices, devices[0])):
@@ -203,8 +202,8 @@ def _form(check: Check | None) -> str | None:
         st.button("Stop", width="stretch", key="check_stop", on_click=check.stop, shortcut=theme.STOP_KEY,
                   help=f"Ends the processes of this check. Key: {theme.STOP_KEY}")
     else:  # never disabled, because the text of a paste arrives with the next click, which would be lost
-        st.button("Check", type="primary", width="stretch", key="check_run", on_click=_begin, shortcut=theme.RUN_KEY,
-                  help=f"Runs the file in its own process and judges it. Key: {theme.RUN_KEY}")
+        _button("Check", "check_run", type="primary", width="stretch", shortcut=theme.RUN_KEY,
+                help=f"Runs the file in its own process and judges it. Key: {theme.RUN_KEY}")
     theme.html(theme.badge("WARN", "FOREIGN CODE") + '<div class="mute" style="margin-top:4px">A check runs the file. It '
                "runs in its own process, without your environment variables and with these limits. With bwrap it has no "
                "network and can write only to its scratch folder. Without bwrap, Landlock or a separate user account limits "
@@ -212,12 +211,21 @@ def _form(check: Check | None) -> str | None:
     return None if uploaded is None else _decoded(uploaded)
 
 
-def _begin() -> None:
-    """The callback of the button: start the check of the form's values, or remember what is missing."""
-    asked = _asked()
-    st.session_state["check_missing"] = asked if isinstance(asked, str) else ""
-    if not isinstance(asked, str):
-        _show(secrets.token_hex(4), Check(asked).start())
+def _button(label: str, key: str, **options: Any) -> None:
+    """A button that starts the check of the form's values, or shows what is missing."""
+    later, asked = theme.later(), _asked()
+    if theme.button(label, key=key, **options):
+        later |= {"check_missing": asked} if isinstance(asked, str) else {"check_missing": "", "check_id": _started(asked)}
+        st.rerun()
+
+
+def _started(asked: CheckRequest) -> str:
+    """Start a check; returns its name."""
+    checks, name = _checks(), secrets.token_hex(4)
+    checks[name] = Check(asked).start()
+    for old in [n for n, c in checks.items() if c.done and n != name][:-_MOST_KEPT]:
+        del checks[old]
+    return name
 
 
 def _asked() -> CheckRequest | str:
@@ -261,16 +269,8 @@ def _elsewhere(own: Check | None) -> None:
         if check is not own and not check.done:
             with st.container(horizontal=True, vertical_alignment="center", key=f"elsewhere {name}"):
                 _live_line(check)
-                st.button("Go to it", key=f"go {name}", on_click=_show, args=(name, check))
+                st.button("Go to it", key=f"go {name}", on_click=st.session_state.__setitem__, args=("check_id", name))
                 st.button("Stop it", key=f"stop {name}", on_click=check.stop)
-
-
-def _show(name: str, check: Check) -> None:
-    checks = _checks()
-    checks[name] = check
-    for old in [n for n, c in checks.items() if c.done and n != name][:-_MOST_KEPT]:
-        del checks[old]
-    st.session_state["check_id"] = name
 
 
 @st.cache_resource(show_spinner=False)
@@ -327,7 +327,7 @@ def _row(q: Question, *alike: Question, text: str = "") -> tuple[str, str, str]:
 
 def _buttons(report: CheckReport) -> None:
     with st.container(horizontal=True):
-        st.button("Check again", key="check_again", on_click=_begin)
+        _button("Check again", "check_again")
         st.download_button("Download report", json.dumps(report.to_json(), indent=1), key="check_json",
                            file_name="check.json", mime="application/json", on_click="ignore")
         st.download_button("Download as text", report_text(report), file_name="check.txt", key="check_txt", on_click="ignore")

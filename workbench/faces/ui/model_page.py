@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from html import escape
 from pathlib import Path
@@ -95,31 +96,30 @@ def _form(own: Patch | None) -> None:
         st.button("Stop", width="stretch", key="model_stop", on_click=own.stop, shortcut=theme.STOP_KEY,
                   help=f"Ends the processes of this patch. Key: {theme.STOP_KEY}")
     else:
-        st.button("Patch", type="primary", width="stretch", key="model_run", on_click=_begin, shortcut=theme.RUN_KEY,
-                  help=f"Runs the model, judges kernels for its layers and times each of them. Key: {theme.RUN_KEY}")
+        later, asked = theme.later(), _asked()
+        if theme.button("Patch", type="primary", width="stretch", key="model_run", shortcut=theme.RUN_KEY,
+                        help=f"Runs the model, judges kernels for its layers and times each of them. Key: {theme.RUN_KEY}"):
+            later |= {"model_missing": asked} if isinstance(asked, str) else {"model_missing": "", "model_id": _started(asked)}
+            st.rerun()
     theme.html('<div class="mute">Your model runs in its own process, with your rights and without a sandbox, as a training '
                'script does. Name only code that you trust.</div>')
 
 
-def _begin() -> None:
-    """The callback of the button: start a patch with the form's values, or remember what is missing."""
-    asked = _asked()
-    st.session_state["model_missing"] = asked if isinstance(asked, str) else ""
-    if isinstance(asked, str):
-        return
+def _started(asked: PatchRequest) -> str:
+    """Start a patch; returns its name."""
     patches, name = _patches(), secrets.token_hex(4)
     patches[name] = Patch(asked).start()
     for old in [n for n, p in patches.items() if p.done and n != name][:-_MOST_KEPT]:
         del patches[old]
-    st.session_state["model_id"] = name
+    return name
 
 
 def _asked() -> PatchRequest | str:
     """The request from the form's values, or the sentence that names what is missing."""
     form = st.session_state
     try:
-        folder = Path(form["model_folder"]).expanduser()
-        if not folder.is_dir():
+        folder = Path(os.path.expanduser(form["model_folder"]))
+        if not os.path.isdir(folder):   # unlike Path's, it answers for whatever was typed
             raise BadRequest(f"There is no folder {folder}; name the folder of your module.", field="folder")
         chosen = {name: "" if form[f"model_{name}"] == usual else form[f"model_{name}"]
                   for name, usual in (("dtype", _AS_IT_IS), ("autocast", _NO_AUTOCAST))}

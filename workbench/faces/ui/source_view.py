@@ -125,12 +125,15 @@ def _marks(trial: Trial, session: Session, text: str, refused: tuple[str, str] |
 
 def _begin(trial: Trial, session: Session, what: str, device: str) -> Any:
     """The callback of the editor's Run button: it makes a candidate from the text and runs it."""
+    # Streamlit may end a callback, too, wherever it uses st.session_state, so it does this only before the run.
+    edits, refusals = (st.session_state.setdefault(name, {}) for name in (_EDITED, _REFUSED))
+
     def begin() -> None:
         sent = st.session_state[f"editor {trial.trial_id} {what}"].get("run")
         if not sent or _under_way(trial, session) is not None:
             return
         text = str(sent["text"])
-        st.session_state.setdefault(_REFUSED, {}).pop(trial.trial_id, None)
+        refusals.pop(trial.trial_id, None)
         try:
             candidate = fork_of_trial(text, trial, session)
             workload, _ = _on_what(trial, device)
@@ -138,10 +141,10 @@ def _begin(trial: Trial, session: Session, what: str, device: str) -> Any:
             request = RunRequest(workload, (candidate,), device=device, baselines=device != state.CPU)
             run = state.runner().start(request, target)
         except (BadRequest, SessionFull) as error:
-            st.session_state[_REFUSED][trial.trial_id] = (text, str(error))
+            refusals[trial.trial_id] = (text, str(error))
             return
         state.runs().append(run)
-        st.session_state.setdefault(_EDITED, {})[trial.trial_id] = run
+        edits[trial.trial_id] = run
     return begin
 
 

@@ -217,7 +217,7 @@ def guarded(draw: Callable[[], None], name: str = "", own: Sequence[str] = ()) -
     widgets, whose values are in its address."""
     @wraps(draw)
     def page() -> None:
-        taken = theme.take_over()
+        theme.take_over()
         _missing().clear()
         if name:
             address.begin(name, own)
@@ -238,7 +238,7 @@ def guarded(draw: Callable[[], None], name: str = "", own: Sequence[str] = ()) -
                     theme.strip("NOT FOUND", sentence, offered) for sentence, offered, _ in _missing()))
         if name:
             address.finish(name, default=name == FRONT)
-        theme.whole(taken)
+        theme.whole()
     return page
 
 

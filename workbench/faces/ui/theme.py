@@ -124,7 +124,7 @@ RUN_KEY, STOP_KEY, NEXT_KEY, PREVIOUS_KEY = "Ctrl+Enter", "Shift+S", "J", "K"  #
 # they hear a copy of its sentence without seconds and counts, which changes only when the sentence does.
 _KEYS = st.components.v2.component(
     "kernel_workbench_keys", html="<i hidden></i>", isolate_styles=False,
-    js="""export default function({parentElement, setTriggerValue}) {
+    js=r"""export default function({parentElement, setTriggerValue}) {
   const ground = getComputedStyle(parentElement).getPropertyValue('--st-background-color');
   if (window.kwGround && window.kwGround !== ground) setTriggerValue('theme', ground);
   window.kwGround = ground;
@@ -134,11 +134,12 @@ _KEYS = st.components.v2.component(
   region.className = 'kwsaid';
   region.setAttribute('role', 'status');
   region.setAttribute('aria-live', 'polite');
+  const count = / [\d\u202f]+( of [\d\u202f]+)?$/;   // with the narrow spaces of numbers.count
   let waits = 0, said = '';
   const say = () => {
     waits = 0;
     const now = [...document.querySelectorAll('[data-testid=stMain] .kw .strip')].map(strip => [
-      ...strip.querySelectorAll('.b, .t')].map(part => part.textContent.replace(/ \d+( of \d+)?$/, '')).join(' ')).join('. ');
+      ...strip.querySelectorAll('.b, .t')].map(part => part.textContent.replace(count, '')).join(' ')).join('. ');
     if (now !== said) region.textContent = said = now;
   };
   new MutationObserver(() => { waits ||= setTimeout(say, 400); }).observe(
@@ -245,26 +246,21 @@ def button(label: str, *, key: str, on_click: Callable[..., None] | None = None,
 def later() -> dict[str, Any]:
     """Values of the tab's state that the next drawing sets. Streamlit may end a drawing wherever `st.session_state` is used,
     but not where this dict is changed. So what a click starts and what it notes here cannot come apart, if the caller gets the
-    dict before it asks for the click."""
+    dict before it asks for the click, and asks for a new drawing after it."""
     return st.session_state.setdefault("later", {})
 
 
-def take_over() -> dict[str, Any]:
-    """For the start of a drawing: set what an earlier one noted in `later`; returns it. It stays noted until a drawing is
-    whole, because the browser overwrites a widget's new value if the drawing ended before the widget."""
-    noted = dict(later())
-    for key, value in noted.items():
-        st.session_state[key] = value
-    return noted
+def take_over() -> None:
+    """For the start of a drawing: set what an earlier one noted in `later`. It stays noted until a drawing is whole, because
+    the browser overwrites a widget's new value if the drawing ended before the widget."""
+    st.session_state.update(later())
 
 
-def whole(taken: dict[str, Any]) -> None:
+def whole() -> None:
     """For the end of a whole drawing of a page: what it took over is done, and a click on a button that is gone does nothing
     later."""
     _clicks().clear()
-    noted = later()
-    for key in taken:
-        noted.pop(key, None)
+    later().clear()
 
 
 def _clicks() -> set[str]:
