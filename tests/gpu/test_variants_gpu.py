@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,7 @@ def test_the_best_config_is_worth_it(runner: Runner, tmp_path: Path) -> None:
 
 
 LAYERS, DRAWS, SEED = 20, 4_000, 20
+DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 CHANNELS = (1, 2, 3, 5, 8, 12, 16, 24, 32, 40, 48, 64, 96)
 
 
@@ -114,12 +116,12 @@ def drawn(rng: random.Random) -> Workload | None:
 
 
 def served(variant: Variant, workloads: list[Workload]) -> list[tuple[Candidate, Workload]]:
-    """The first few of these that the variant serves, in the form of the exported file's special case."""
-    found = []
+    """The first few of these that the variant serves, in its first precision and the form of the exported file's special case."""
+    dtype, found = DTYPE_OF.get(variant.precision[0], "float32"), []
     for workload in workloads:
-        candidate = Candidate(variant, workload.layer, "float32", {})
+        candidate = Candidate(variant, workload.layer, dtype, {})
         if candidate.precision and why_not(candidate, sm=90) is None:
-            found.append((candidate, workload))
+            found.append((candidate, replace(workload, dtype=dtype)))
             if len(found) == LAYERS:
                 break
     return found
