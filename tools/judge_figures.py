@@ -15,9 +15,7 @@ exceeded.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -33,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from workbench.core.orders import BuildOrder, CompareOrder, DeviceOrder, JudgeOrder  # noqa: E402
 from workbench.core.typed import read, to_json  # noqa: E402
+from workbench.drive.tuning.seen import locked  # noqa: E402
 
 NUMBERS = (74, 64, 81)
 PROCESSES, TRIES = 10, 50
@@ -225,16 +224,6 @@ def way_on(device: str) -> str:
 def named(order: JudgeOrder) -> str:
     """kb81/full, or the layer with batch 5."""
     return order.workload.preset or f"{order.workload.layer} with batch {order.workload.batch}"
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def drawn(rng: random.Random) -> Workload | None:
 
 
 def served(variant: Variant, workloads: list[Workload]) -> list[tuple[Candidate, Workload]]:
-    """The first few of these that the variant serves, in its first precision and the form of the exported file's special case."""
+    """The first few of these that the variant serves, in its first precision and the exported file's special form."""
     dtype, found = DTYPE_OF.get(variant.precision[0], "float32"), []
     for workload in workloads:
         candidate = Candidate(variant, workload.layer, dtype, {})

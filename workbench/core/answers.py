@@ -146,7 +146,7 @@ class CheckReport:
                  and not ("values" in keys and q.key.startswith("other_"))]  # they fail for the same reason
         words = words[:3] or ["fails"]
         stopped = f"; the check was stopped {self.stopped}" if self.stopped else ""
-        return f"{self.name} {_joined(words)}{stopped}"
+        return f"{self.name} {joined(words)}{stopped}"
 
     @property
     def evidence(self) -> str:
@@ -206,5 +206,5 @@ def _short(question: Question) -> str:
     return _IN_SHORT[question.key]
 
 
-def _joined(words: Sequence[str]) -> str:
+def joined(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

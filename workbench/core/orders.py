@@ -46,8 +46,7 @@ class Order(Generic[R_co]):
     reply: ClassVar[type[Any]]
     ends_itself: ClassVar[bool] = False
 
-    @property
-    def told(self) -> str:
+    def __str__(self) -> str:
         """What is asked, for the log: the operation and the order's short words and layer, without sources and folders."""
         return " ".join([self.operation, *_words(self)])
 

@@ -50,6 +50,9 @@ class Status(StrEnum):
 # No result was judged: the machine is the cause, or the kernel does not support this layer.
 NOT_JUDGED = frozenset({Status.SKIPPED, Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.OUT_OF_MEMORY})
 
+# Ended by the machine or by a limit: this does not show that the kernel is wrong.
+NO_VERDICT = NOT_JUDGED | {Status.WORKER_DIED, Status.RUN_TIMEOUT}
+
 # The kernel ran to its end, and its results are wrong.
 WRONG = frozenset({Status.UNWRITTEN, Status.NON_FINITE, Status.MISMATCH})
 

@@ -241,9 +241,9 @@ def case_html(found: WrongValues, work: Workload | None) -> str:
     assert case is not None
     picture = case_svg(work, case, found.tensor) if work and found.tensor != "grad_bias" else ""
     said = f": {case.said}" if case.said else ""
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in case_rows(case, found.tensor))
+    rows = [[escape(cell) for cell in row] for row in case_rows(case, found.tensor)]
     return (f"<p>The smallest case that is still wrong: batch {case.batch}, input size {numbers.shape(case.input_size)}"
-            f"{escape(said)}.</p>{picture}<table><tr><th>tap</th><th>reads</th><th>products</th><th>sum</th></tr>{rows}</table>")
+            f"{escape(said)}.</p>{picture}{_table(('tap', 'reads', 'products', 'sum'), rows) if rows else ''}")
 
 
 def samples_figure(trials: Sequence[Trial], chosen: Sequence[Trial] = ()) -> go.Figure | None:
@@ -400,7 +400,7 @@ class Compared:
 
     def _repr_html_(self) -> str:
         said = self.regressions
-        word = f"{_word(report.SLOWER)} {len(said)} regressions in B" if said else "No regression in B"
+        word = f"{_word(report.SLOWER)} {len(said)} regression{'s' if said[1:] else ''} in B" if said else "No regression in B"
         cells = [tuple(map(escape, (
             r.workload, r.direction, r.variant, numbers.milliseconds(r.a_ms), numbers.milliseconds(r.b_ms),
             numbers.ratio(r.ratio), numbers.interval(r.low, r.high, r.ratio)))) for r in self.rows]

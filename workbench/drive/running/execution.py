@@ -122,9 +122,7 @@ class Execution:
                 continue
             if rendered.candidate_id not in before:
                 build = replace(build, resources=resources.get(rendered.candidate_id, {}))
-            if build.status != Status.OK:
-                self._finish(row, rendered, build, build)
-            elif not self._cannot_launch(row, rendered, build):
+            if self._can_launch(row, rendered, build):
                 built[rendered.candidate_id] = build
         return built
 
@@ -314,23 +312,21 @@ class Execution:
             build = built[rendered.candidate_id]
             row.log_path = log
             self._built(row, build)
-            if build.status != Status.OK:
-                self._finish(row, rendered, build, build)
-            elif not self._cannot_launch(row, rendered, build):
+            if self._can_launch(row, rendered, build):
                 yield row, rendered, build
 
-    def _cannot_launch(self, row: Row, rendered: Rendered, build: Built) -> bool:
-        """Whether a block of the built kernel needs more registers than the GPU has. It then gets its trial here and costs no
-        time of the GPU."""
+    def _can_launch(self, row: Row, rendered: Rendered, build: Built) -> bool:
+        """Whether it was built, and the GPU has enough registers for a block. Otherwise it gets its trial here, without time
+        of the GPU."""
         device = self.run.known_device
-        if device.kind != "cuda":
-            return False
-        for arch, kernels in build.resources.items():
-            reason = too_many_registers(row.candidate, kernels, sm=device.sm) if arch.rstrip("af") == device.arch else None
-            if reason:
-                self._finish(row, rendered, build, outcome.skipped(reason))
-                return True
-        return False
+        result: Outcome | None = build if build.status != Status.OK else None
+        if result is None and device.kind == "cuda":
+            reasons = (too_many_registers(row.candidate, kernels, sm=device.sm)
+                       for arch, kernels in build.resources.items() if arch.rstrip("af") == device.arch)
+            result = next((outcome.skipped(reason) for reason in reasons if reason), None)
+        if result is not None:
+            self._finish(row, rendered, build, result)
+        return result is None
 
     @property
     def _settings(self) -> BuildSettings:

@@ -101,10 +101,10 @@ class WorkerProcess:
         """
         if stop is not None and stop.is_set():
             raise WorkerCancelled("The worker was stopped.")
-        begun, asked = time.monotonic(), order.told
+        begun = time.monotonic()
         try:
             self._ask(order)
-            LOG.debug("%s worker %s: %s asked, at most %g s", self.kind, self._pid, asked, limit_s)
+            LOG.debug("%s worker %s: %s asked, at most %g s", self.kind, self._pid, order, limit_s)
             reply = self._reply(order, limit_s, on_event, stop)
         except BrokenPipeError:
             raise self._death() from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,31 +83,30 @@ class Reading:
 
 def kept(trial: Trial, session: Session) -> Profile | None:
     """The newest profile of the trial in its session."""
-    for event in reversed(session.events()):
-        if event.get("event") == EVENT and event.get("trial") == trial.trial_id:
-            try:
-                found = read(Profile, json.loads(session.blob(str(event.get("blob")))))
-            except (BadRequest, Misfit, ValueError):
-                continue
-            if found.kernels:
-                return found
-    return None
+    events = (event for event in reversed(session.events()) if event.get("trial") == trial.trial_id)
+    return next((found for _, found in _profiles(events, session) if found.kernels), None)
 
 
 def traffic_of(session: Session) -> dict[str, float]:
     """Trial -> the bytes that its kernels read from and wrote to the GPU's memory, for the trials with a profile."""
     found: dict[str, float] = {}
-    for event in session.events():
+    for trial_id, profile in _profiles(session.events(), session):
+        moved = [k.values.get(key) for k in profile.kernels for key in ("dram_read", "dram_written")]
+        if moved and None not in moved:
+            found[trial_id] = sum(value for value in moved if value is not None)
+    return found
+
+
+def _profiles(events: Iterable[Mapping[str, Any]], session: Session) -> Iterator[tuple[str, Profile]]:
+    """The id of the trial and the profile of each of these events that has one that can be read."""
+    for event in events:
         if event.get("event") != EVENT:
             continue
         try:
-            counted = read(Profile, json.loads(session.blob(str(event.get("blob")))))
+            found = read(Profile, json.loads(session.blob(str(event.get("blob")))))
         except (BadRequest, Misfit, ValueError):
             continue
-        moved = [k.values.get(key) for k in counted.kernels for key in ("dram_read", "dram_written")]
-        if moved and None not in moved:
-            found[str(event.get("trial"))] = sum(value for value in moved if value is not None)
-    return found
+        yield str(event.get("trial")), found
 
 
 def place_of(trial: Trial) -> tuple[str, str]:

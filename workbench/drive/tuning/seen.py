@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Claims:
         self.session, self.name = session, f".tune-{os.getpid()}-{secrets.token_hex(4)}.lock"
         self._events = Follower(session, EVENTS)
         self._begun: dict[str, str] = {}       # key -> name of the process
-        self._own = _locked(session.path / self.name)
+        self._own = _taken(session.path / self.name, fcntl.LOCK_EX)
 
     def close(self) -> None:
         (self.session.path / self.name).unlink(missing_ok=True)
@@ -85,14 +85,9 @@ class Claims:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """Holds a lock, so that only one process at a time reads the claims and adds its own."""
-        fd = _locked(self.session.path / _LOCK)
-        try:
-            yield
-        finally:
-            os.close(fd)
+        return locked(self.session.path / _LOCK)
 
     def of_others(self) -> set[str]:
         """The keys of candidates that another running process has claimed."""
@@ -108,7 +103,7 @@ class Claims:
     def finals(self, ended: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Held during the finals. Other processes of the session begin no build meanwhile. It first waits for the builds that
         they have begun, at most a minute, and no longer if the run has `ended`."""
-        with _shared(self.session.path / _FINALS):
+        with locked(self.session.path / _FINALS, fcntl.LOCK_SH):
             since = time.monotonic()
             while _busy(self.session.path / _BUILDS) and not ended() and time.monotonic() - since < _WAIT_S:
                 time.sleep(_POLL_S)
@@ -118,7 +113,7 @@ class Claims:
     def building(self, ended: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Held around a build. It waits while a process of the session is in its finals, unless the run has `ended`."""
         while True:
-            with _shared(self.session.path / _BUILDS):   # first this lock, because finals that begin now wait for it
+            with locked(self.session.path / _BUILDS, fcntl.LOCK_SH):   # first this, because finals that begin now wait for it
                 if not _busy(self.session.path / _FINALS) or ended():
                     yield
                     return
@@ -128,33 +123,14 @@ class Claims:
         self.session.event(BEGUN, by=self.name, keys=keys, **self.of)
 
 
-def _locked(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    return fd
-
-
 @contextmanager
-def _shared(path: Path) -> Iterator[None]:
-    """Holds a lock together with others."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Holds the lock of a file, which is made if it is missing: alone, or together with others (`fcntl.LOCK_SH`)."""
+    fd = _taken(path, how)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH)
         yield
     finally:
         os.close(fd)
-
-
-def _busy(path: Path) -> bool:
-    """Whether somebody holds that lock."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def tuned_now(session: Path) -> bool:
@@ -162,18 +138,32 @@ def tuned_now(session: Path) -> bool:
     return session.is_dir() and any(_WHO.fullmatch(path.name) and _held(path) for path in session.glob(".tune-*.lock"))
 
 
-def _held(path: Path) -> bool:
+def _taken(path: Path, how: int, *, create: int = os.O_CREAT) -> int:
+    """The lock is held until this file descriptor is closed."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o644)
+    try:
+        fcntl.flock(fd, how)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _busy(path: Path, *, create: int = os.O_CREAT) -> bool:
     """Whether a running process holds that lock."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(_taken(path, fcntl.LOCK_EX | fcntl.LOCK_NB, create=create))
     except BlockingIOError:
         return True
-    finally:
-        os.close(fd)
-    path.unlink(missing_ok=True)   # the lock of a killed process
     return False
 
+
+def _held(path: Path) -> bool:
+    """Whether a running process holds the lock of its claims. That of a killed process is removed."""
+    try:
+        if _busy(path, create=0):
+            return True
+    except OSError:
+        return False
+    path.unlink(missing_ok=True)
+    return False

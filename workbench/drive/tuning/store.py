@@ -3,10 +3,8 @@ the shipped one. A tune begins with the configs of similar layers from both file
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import log2, prod
 from pathlib import Path
@@ -24,6 +22,7 @@ from ...core.template import render
 from ...core.trial import Trial
 from ..reporting.report import Baselines, best_baseline, is_emulated
 from ..sessions.session import Session
+from .seen import locked
 from .space import TuneSpace, class_for, key_of_parts
 
 _NEAR = 6            # number of entries of similar layers with which a search begins
@@ -95,15 +94,9 @@ def near(space: TuneSpace, device: Device) -> list[str]:
     return list(found)
 
 
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Holds a lock, so that only one process at a time reads and writes the store."""
-    fd = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
+def _locked(file: Path) -> AbstractContextManager[None]:
+    """Only one process at a time reads and writes the store."""
+    return locked(file.with_name(f".{file.name}.lock"))
 
 
 def _why(error: Exception) -> str:

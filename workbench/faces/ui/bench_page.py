@@ -168,7 +168,7 @@ def _measure(now: running.Benching | None, own: list[str], paths: dict[str, Path
                    "A suite takes minutes on a GPU.</div>")
         later = theme.later()
         if theme.button("Start", key="bench_start", type="primary", width="stretch", shortcut=theme.RUN_KEY,
-                     help=f"Judges and times the kernels of each layer, and PyTorch. Key: {theme.RUN_KEY}"):
+                        help=f"Judges and times the kernels of each layer, and PyTorch. Key: {theme.RUN_KEY}"):
             plan = BenchPlan(layers=tuple(chosen or layers), precision=asked["run_class"], memory_format=asked["run_format"],
                              size="small" if emulated else "full", effort="quick" if emulated else "normal")
             session = Session.open(paths[name]) if name else Session.create()
@@ -296,7 +296,7 @@ def _actions(cell: Cell | None, records: list[dict], group: Group) -> None:
             st.switch_page(pages.page("inspect"))
         others = [t.trial_id for t in ((cell.baseline, cell.strongest, cell.unconverted) if cell else ()) if t is not None]
         if theme.button("Compare", key="bench_compare", disabled=best is None or not others,
-                     help=choose or "This kernel and PyTorch's ways, with samples") and cell and best:
+                        help=choose or "This kernel and PyTorch's ways, with samples") and cell and best:
             compare_page.show(cell.session, list(dict.fromkeys([*others, best.trial_id])))
             st.switch_page(pages.page("compare"))
         st.download_button("CSV", tables.csv_text(records), key="bench_csv", file_name=f"{name}.csv", mime="text/csv",

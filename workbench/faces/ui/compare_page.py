@@ -448,13 +448,13 @@ def _actions(pairs: list[report.Pair], chosen: list[report.Pair], against: str,
     records = tables.pair_records(pairs)
     with st.container(horizontal=True, vertical_alignment="center"):
         if theme.button("Inspect A", key="compare_inspect", disabled=not chosen or report.is_baseline(chosen[0].a),
-                     help="Select a row of a candidate in the table"):
+                        help="Select a row of a candidate in the table"):
             session = tables.pair_records(chosen[:1])[0]["a_session"]
             st.session_state["inspect_session"], st.session_state["inspect_trial"] = session, chosen[0].a.trial_id
             st.switch_page(pages.page("inspect"))
         if against != _PINS and theme.button("Pin", key="compare_pin_rows", disabled=not chosen,
-                                          help="Pins A and B of the selected rows; they can be compared with trials of any "
-                                               "session"):
+                                             help="Pins A and B of the selected rows; they can be compared with trials of any "
+                                                  "session"):
             refs = [str(_Ref(r[f"{side}_session"], r[f"{side}_trial"])) for r in tables.pair_records(chosen) for side in "ba"]
             st.session_state["compare_trials"] = list(dict.fromkeys([*st.session_state["compare_trials"], *refs]))[:_MOST_PINS]
             st.toast(f"{len(st.session_state['compare_trials'])} trials are pinned. “pinned trials” on the left compares them.")

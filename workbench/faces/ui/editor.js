@@ -1,4 +1,4 @@
-// The editor of the page Inspect: a textarea over its own coloured text, with line numbers, search, jumps and marks on lines.
+// The editor of the pages Inspect and Check: a textarea over its own coloured text, with line numbers, search, jumps, marked lines.
 // It asks nobody for anything: no other script, no request. Text goes to Python only when somebody runs it. With
 // `data.read` it only shows its text. With `data.counts` (line -> number) each of these lines has its number beside it, and a
 // click on it is told to Python; `data.chosen` is the line that is shaded. With `data.form` its text belongs to a form: Python

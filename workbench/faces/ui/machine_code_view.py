@@ -242,17 +242,15 @@ def answered(key: str, job: Callable[..., Any], *of: Any) -> Any:
         st.session_state[_FOLLOWED] = key
         _live(started, future)
         return None
-    followed = st.session_state.get(_FOLLOWED) == key
-    if followed:
-        del st.session_state[_FOLLOWED]
-        state.title("✓ compiled, Inspect")
     try:
-        return future.result()
+        answer, why_not = future.result(), ""
     except BadRequest as error:
-        if followed:
-            state.title("✕ not compiled, Inspect")
-        theme.html(f'<div class="wrong">{escape(str(error))}</div>')
-        return None
+        answer, why_not = None, str(error)
+        theme.html(f'<div class="wrong">{escape(why_not)}</div>')
+    if st.session_state.get(_FOLLOWED) == key:
+        del st.session_state[_FOLLOWED]
+        state.title(f"{'✕ not compiled' if why_not else '✓ compiled'}, Inspect")
+    return answer
 
 
 @st.fragment(run_every=0.5)

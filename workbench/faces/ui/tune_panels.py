@@ -303,13 +303,13 @@ def _best(view: _View) -> None:
     address.note("pins", ",".join(st.session_state["tune_pins"]))
     with st.container(horizontal=True, vertical_alignment="center"):
         if theme.button(f"Pin {len(ids)}" if ids[1:] else "Pin", disabled=not ids, key="tune_pin_rows",
-                     help="Pinned trials have a ring in the figure. Pin a trial again to unpin it." if ids else
-                     "Select rows in the table"):
+                        help="Pinned trials have a ring in the figure. Pin a trial again to unpin it." if ids else
+                        "Select rows in the table"):
             _pin(ids)
             st.rerun()
         words = f"Compare {len(pins)} pinned" if pins[1:] else "Compare pinned"
         if theme.button(words, disabled=len(pins) < 2, key="tune_compare", help="Opens Compare with these trials; the others "
-                     "are compared with the first" if pins[1:] else "Pin two trials or more"):
+                        "are compared with the first" if pins[1:] else "Pin two trials or more"):
             compare_page.show(view.session, pins)
             st.switch_page(pages.page("compare"))
         if theme.button("Inspect", disabled=not ids, key="tune_inspect_row", help=None if ids else "Select a row in the table"):

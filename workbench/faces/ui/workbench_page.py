@@ -195,7 +195,7 @@ def _elsewhere(own: Run | None) -> None:
         with st.container(horizontal=True, vertical_alignment="center", key=f"elsewhere tune {tuning.session.name}"):
             running.live_tune(tuning)
             if theme.button("Go to it", key=f"go tune {tuning.session.name}", on_click=show,
-                         args=(tuning.request.workload, tuning.request.device, tuning.session.name)):
+                            args=(tuning.request.workload, tuning.request.device, tuning.session.name)):
                 st.switch_page(pages.page("tune"))
             st.button("Stop it", key=f"stop tune {tuning.session.name}", on_click=tuning.stop)
     if (test := machine_page.under_way()) is not None:
@@ -398,8 +398,8 @@ def _session_actions(choice: Choice, path: Path | None, *, selected: list[str]) 
                             help="The first of the selected rows" if selected[1:] else "Select a row in the table"):
                 _inspect(choice.session, selected[0])
             if theme.button(f"Compare {len(selected)}" if selected[1:] else "Compare", key="compare rows",
-                         help="Compare the selected rows with the first of them" if selected[1:] else
-                         "Compare this session with PyTorch or with another session; select two rows to compare these"):
+                            help="Compare the selected rows with the first of them" if selected[1:] else
+                            "Compare this session with PyTorch or with another session; select two rows to compare these"):
                 compare_page.show(choice.session, selected if selected[1:] else [])
                 st.switch_page(pages.page("compare"))
             if theme.button("Export ModelNew", key="export rows",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from ...core import numbers
+from ...core.answers import joined
 from ...core.trial import Trial
 from ...core.wrong_values import INTEGERS, SHORT, SmallestWrong, WrongValues, case_rows, sentence
 from ...drive.reporting import plots
@@ -26,7 +27,7 @@ def draw(trial: Trial) -> None:
     theme.html(f'<span class="foot">{escape(_what(found))} Inputs: {escape(found.inputs)}{cell}.</span>')
     theme.chart(plots.wrong_map(found, mode=theme.mode()), key="wrong map", alt=said)
     if (shares := plots.wrong_shares(found, mode=theme.mode())) is not None:
-        theme.html(theme.heading(f"Share of wrong values by {_listed(list(found.along))}"))
+        theme.html(theme.heading(f"Share of wrong values by {joined(list(found.along))}"))
         theme.chart(shares, key="wrong shares", alt=said)
     if (errors := plots.wrong_errors(found, mode=theme.mode())) is not None:
         theme.html(theme.heading("How large the errors are"))
@@ -39,10 +40,6 @@ def draw(trial: Trial) -> None:
                    "</span>")
     if found.smallest is not None:
         _smallest(trial, found, found.smallest)
-
-
-def _listed(words: list[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if words[1:] else words[0]
 
 
 def _what(found: WrongValues) -> str:

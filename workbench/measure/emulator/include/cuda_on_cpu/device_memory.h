@@ -19,6 +19,8 @@
 
 namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
+constexpr uintptr_t page_bytes = 4096;
+
 struct Range {
   uintptr_t start, bytes;
   bool has(uintptr_t address) const { return address - start < bytes; }
@@ -32,7 +34,6 @@ enum Fault { no_fault = 0, outside = 1, read_outside = 2, wrote_outside = 3, two
 // changed. An element that is changed with atomics may be changed by many. After a memory fence one block may know what
 // another has written, so nothing is said of a launch that has one.
 struct Watch {
-  static constexpr uintptr_t page_bytes = 4096;
   static constexpr int most_pages = 4096;    // that a block may write to
   static constexpr int most_faults = 50000;  // of a launch: about 0.2 s
   enum Mark : uint8_t { changed = 1, atomic = 2 };
@@ -118,7 +119,6 @@ struct Allocation {
 // the ranges, is never open.
 struct DeviceMemory {
   static constexpr int most = 64;
-  static constexpr uintptr_t page_bytes = 4096;
   pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   Range ranges[most];
   Range whole{};
@@ -272,7 +272,7 @@ inline void on_fault(int number, siginfo_t* information, void* context) {
     memory.fault = kind_of_access(context);
     memory.fault_at = address;
     current->stop(cudaErrorIllegalAddress, "an access outside a tensor");
-  } else if (!inside && memory.allocated(address, DeviceMemory::page_bytes) && memory.users > 0 && current != nullptr) {
+  } else if (!inside && memory.allocated(address, page_bytes) && memory.users > 0 && current != nullptr) {
     current->stop(cudaErrorIllegalAddress, "an access behind the end of memory from cudaMalloc");
   } else if (!inside && !memory.whole.has(address)) {
     sigaction(number, &handler_before, nullptr);  // the fault comes again, and goes there
@@ -298,14 +298,14 @@ inline void find_touches() {
   }
 }
 
-// Pages that only kernels and copies may touch, filled with NaN: on a GPU the contents of new memory are undefined. nullptr if there
-// are none.
+// Pages that only kernels and copies may touch, filled with NaN: on a GPU the contents of new memory are undefined. nullptr if
+// there are none.
 inline void* allocate(size_t bytes) {
-  constexpr size_t page = DeviceMemory::page_bytes, most_filled = size_t{64} << 20;  // more would take long
-  const size_t whole = (bytes + page - 1) / page * page;
+  constexpr size_t most_filled = size_t{64} << 20;  // more would take long
+  const size_t whole = (bytes + page_bytes - 1) / page_bytes * page_bytes;
   auto* made = static_cast<Allocation*>(malloc(sizeof(Allocation)));
   void* found = whole < bytes || made == nullptr ? MAP_FAILED
-                : mmap(nullptr, whole + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                : mmap(nullptr, whole + page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (found == MAP_FAILED) {
     free(made);
     return nullptr;
@@ -328,13 +328,14 @@ inline void* allocate(size_t bytes) {
 inline bool release(void* data) {
   bool found = false;
   pthread_mutex_lock(&device_memory.lock);
-  for (Allocation** place = &device_memory.allocations; *place != nullptr && !found; place = found ? place : &(*place)->next) {
+  for (Allocation** place = &device_memory.allocations; *place != nullptr; place = &(*place)->next) {
     Allocation* one = *place;
     if (one->range.start == reinterpret_cast<uintptr_t>(data)) {
-      munmap(data, one->range.bytes + DeviceMemory::page_bytes);
+      munmap(data, one->range.bytes + page_bytes);
       *place = one->next;
       free(one);
       found = true;
+      break;
     }
   }
   pthread_mutex_unlock(&device_memory.lock);
