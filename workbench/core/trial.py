@@ -51,7 +51,7 @@ class Status(StrEnum):
 NOT_JUDGED = frozenset({Status.SKIPPED, Status.CANCELLED, Status.NO_COMPILER, Status.MACHINE_FAILED, Status.OUT_OF_MEMORY})
 
 # Ended by the machine or by a limit: this does not show that the kernel is wrong.
-NO_VERDICT = NOT_JUDGED | {Status.WORKER_DIED, Status.RUN_TIMEOUT}
+SHOWS_NOTHING = NOT_JUDGED | {Status.WORKER_DIED, Status.RUN_TIMEOUT}
 
 # The kernel ran to its end, and its results are wrong.
 WRONG = frozenset({Status.UNWRITTEN, Status.NON_FINITE, Status.MISMATCH})

@@ -16,7 +16,7 @@ from ...core.trial import FORMULATION, Status, Trial
 from ...core.verdict import MARGIN, Verdict
 from ..reporting import report
 from ..sessions.session import Session
-from .execute import EVENT
+from .execute import EVENT, is_of_modules
 from .plan import dtype_of
 
 NOTE = "bench_note"
@@ -120,10 +120,10 @@ class Summary:
 
 def wanted_of(sessions: Iterable[Session], *, of_all_variants: bool = False) -> list[Wanted]:
     """The cells of the benches in these sessions, in the order of the suite. A session without a bench has none; nor has a
-    bench of only PyTorch's defaults, because it has no candidates. `of_all_variants` leaves out benches of named variants."""
+    bench of only PyTorch's defaults or of whole modules. `of_all_variants` leaves out benches of named variants."""
     found = {Wanted(layer, event["size"], direction, event["precision"], event.get("memory_format", CONTIGUOUS))
              for session in sessions for event in session.events() if event.get("event") == EVENT and not event.get("defaults")
-             and not (of_all_variants and event.get("variants"))
+             and not is_of_modules(event) and not (of_all_variants and event.get("variants"))
              for layer in event["layers"] if layer in PRESETS for direction in event["directions"]}
     names = list(PRESETS)
     return sorted(found, key=lambda w: (list(SUITES).index(w.group[0]), MEMORY_FORMATS.index(w.memory_format),

@@ -26,7 +26,7 @@ from ..machine.device_lock import held
 from ..machine.doctor import resolve_device
 from ..running.builds import BuildSettings
 from ..running.request import DEFAULTS, Prebuilt, Run, RunRequest
-from ..running.resume import missing, missing_ways
+from ..running.resume import NO_VERDICT, missing, missing_ways
 from ..running.runner import Runner
 from ..sessions.session import Session
 from .plan import BenchPlan, Job
@@ -37,7 +37,8 @@ _SILENT_S = 10.0            # five heartbeats: a run without an event for this t
 _BUILD_TIMEOUT_S = 580.0
 _RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
 _MOST_BUILD_WORKERS = 12   # each build process has torch and runs nvcc: about 1.5 GB
-_BEFORE: dict[str, Any] = {"defaults": False, "memory_format": CONTIGUOUS, "variants": []}  # keys that older sessions lack
+# Keys that older sessions lack.
+_BEFORE: dict[str, Any] = {"defaults": False, "memory_format": CONTIGUOUS, "variants": [], "modules": False}
 EVENT = "bench"          # the session has one for each started plan; only plans with candidates have cells in the table
 
 
@@ -143,13 +144,13 @@ class Bench:
                 self.runner.stop(run)
 
         self.on_line(f"{job.workload.preset}: {self._count([job])} {self._what}")
-        return self.runner.run(request, self.session, resume=True, on_change=on_change)
+        return self.runner.run(request, self.session, resume=not self.plan.modules, on_change=on_change)
 
     def _request(self, job: Job) -> RunRequest:
         plan = self.plan
         return RunRequest(job.workload, job.candidates, device=self.device, directions=job.directions, effort=plan.effort,
                           strength=plan.strength, classes=(plan.precision,), max_autotune=plan.max_autotune,
-                          run_timeout_s=_RUN_TIMEOUT_S)
+                          baselines=not plan.modules, modules=plan.modules, run_timeout_s=_RUN_TIMEOUT_S)
 
     def _tell(self, run: Run) -> None:
         for trial in [t for t in list(run.trials) if t.trial_id not in self._said]:
@@ -161,6 +162,9 @@ class Bench:
         """The job without the trials that the session has already; None if nothing is missing, including PyTorch's times."""
         trials = self.session.trials()
         request = self._request(job)
+        if self.plan.modules:
+            return None if any(t.kind == "module" and t.status not in NO_VERDICT and t.workload == job.workload
+                               and t.device.key == device.key for t in trials) else job
         left = missing(job.candidates, trials, request, device)
         more = [d for d in job.directions if missing_ways(d, trials, request, device)]
         if self.plan.strength == DEFAULTS:
@@ -184,11 +188,16 @@ def begin(session: Session, plan: BenchPlan, gpu: str) -> None:
     fields = {"suite": ",".join(suites), "layers": list(plan.layers), "directions": list(plan.directions),
               "precision": plan.precision, "memory_format": plan.memory_format, "size": plan.size, "configs": plan.configs,
               "sweep": plan.sweep, "top": plan.top, "seed": plan.seed, "device": gpu,
-              "defaults": plan.strength == DEFAULTS, "variants": list(plan.variants)}
+              "defaults": plan.strength == DEFAULTS, "variants": list(plan.variants), "modules": plan.modules}
     for event in ({**_BEFORE, **e} for e in session.events()):
         if event.get("event") == EVENT and {k: event.get(k) for k in fields} == fields:
             return
     session.event(EVENT, **fields)
+
+
+def is_of_modules(event: dict[str, Any]) -> bool:
+    """Whether the event begins a bench of whole modules. Its candidates were not compared with PyTorch, so it has no cells."""
+    return event.get("event") == EVENT and bool(event.get("modules"))
 
 
 def under_way(session: Session, at: datetime) -> str | None:

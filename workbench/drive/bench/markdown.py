@@ -11,6 +11,7 @@ from ...core.errors import BadRequest
 from ...core.layer import CONTIGUOUS, DIRECTIONS
 from ...core.presets import PRESETS
 from .cells import Cell, Group, groups_of, summary
+from .modules import HEADER, Module, groups, rows
 from .text import footnotes, means, strongest_words
 
 _WIDTH = 128   # characters of a line of a document
@@ -53,16 +54,28 @@ def _means_row(suite: str, gpu: str, group: Group, cells: Sequence[Cell]) -> str
     return f"| {' | '.join(words)} |"
 
 
-def long(cells: Sequence[Cell]) -> str:
+def long(cells: Sequence[Cell], modules: Sequence[Module] = ()) -> str:
     """The tables of docs/benchmark.md. Each suite and GPU has a section, and in it each class and memory format has a table
-    with one row for each cell. Below a table are the missed targets with their reasons."""
+    with one row for each cell. Below a table are the missed targets with their reasons. Last are the tables of whole modules.
+    """
     sections = []
     for (suite, gpu), of_suite in _suites(cells).items():
         lines = [f"### {SUITE_NAMES[suite]}" + (f", {gpu}" if gpu != cells[0].gpu else ""), "", origin(of_suite)]
         for group, mine in groups_of(of_suite).items():
             lines += _section(group, mine)
         sections.append("\n".join(lines))
+    if modules:
+        sections.append("\n".join(_modules_section(modules)))
     return "\n\n".join(sections)
+
+
+def _modules_section(modules: Sequence[Module]) -> list[str]:
+    lines = ["### Modules"]
+    for (suite, memory_format, precision, gpu), mine in groups(modules).items():
+        of_class = headline((suite, memory_format, precision, gpu))
+        lines += ["", f"#### {SUITE_NAMES[suite]}, {of_class}, {gpu}", "", f"| {' | '.join(HEADER)} |", f"|---{'|---:' * 8}|"]
+        lines += [f"| {' | '.join(row)} |" for row in rows(mine, title=lambda name: PRESETS[name].label)]
+    return lines
 
 
 def _section(group: Group, mine: Sequence[Cell]) -> list[str]:

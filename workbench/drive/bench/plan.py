@@ -15,6 +15,7 @@ from ...core.precision import CLASSES, CLASSES_OF
 from ...core.presets import KERNELBENCH, SIZES, SUITES, preset
 from ...core.space import SearchSpace
 from ...core.variants import Variant, discover, refuse_broken
+from ..exporting.best_recipe import best_recipe
 from ..running.request import DEFAULTS, STRONG, check_judging
 
 # Class -> groups of precisions. A variant is run in the precisions of the first group that it offers any of; in the class ieee
@@ -55,9 +56,16 @@ class BenchPlan:
     strength: str = STRONG                 # of the baselines: quick | strong | default (only PyTorch's defaults, no candidate)
     max_autotune: bool = False             # also measure strong baselines with Inductor's max-autotune
     templates: Path | None = None
+    modules: bool = False                  # whole modules of the best known kernels against nn.ConvTranspose, nothing else
 
     def __post_init__(self) -> None:
         names = tuple(dict.fromkeys(preset(name).name for name in self.layers))
+        if self.modules and (self.configs or self.variants or self.without or self.strength == DEFAULTS or self.known):
+            raise BadRequest("A bench of whole modules takes the best known kernels of each layer; leave out --configs, "
+                             "--known, --variant, --without and --baselines default.", field="modules")
+        if self.modules and self.precision not in (first for first, *_ in CLASSES_OF.values()):
+            raise BadRequest(f"A bench of whole modules compares with PyTorch in any mode; the class {self.precision} has only "
+                             "some of them. Leave out --precision.", field="precision")
         object.__setattr__(self, "layers", names)
         if not self.configs:
             object.__setattr__(self, "configs", "default" if set(names) <= set(KERNELBENCH) else "known")
@@ -100,12 +108,22 @@ class BenchPlan:
         """
         if self.strength == DEFAULTS:
             return [Job(workload, (), self.directions) for workload in self.workloads]
+        if self.modules:
+            return [job for workload in self.workloads if (job := self._recipe(workload, arch)).candidates]
         chosen = [(workload, self.candidates(workload, sm=sm, arch=arch)) for workload in self.workloads]
         jobs = [self._job(workload, [found[0] for found in lists]) for workload, lists in chosen]
         for workload, lists in chosen:
             rest = [candidate for found in lists for candidate in found[1:]]
             jobs += [self._job(workload, rest[i:i + _MOST_PER_JOB]) for i in range(0, len(rest), _MOST_PER_JOB)]
         return jobs
+
+    def _recipe(self, workload: Workload, arch: str) -> Job:
+        """The kernels of the best known recipe. None if PyTorch is faster in all directions."""
+        try:
+            _, used = best_recipe(workload, arch if arch.startswith("sm_") else f"sm_{EMULATED_SM}", precision=self.precision)
+        except BadRequest:
+            used = []
+        return Job(workload, tuple(e.candidate(workload, root=self.templates) for e in used), tuple(e.direction for e in used))
 
     def _job(self, workload: Workload, candidates: Sequence[Candidate]) -> Job:
         there = {c.variant.direction for c in candidates}

@@ -23,7 +23,7 @@ from ...core.precision import CLASSED, CLASSES
 from ...core.replies import MachineCode
 from ...core.sass import Kernel, read
 from ...core.template import render
-from ...core.trial import NO_VERDICT, Status, Trial
+from ...core.trial import SHOWS_NOTHING, Status, Trial
 from ...core.typed import Misfit
 from ...core.typed import read as read_typed
 from ...core.variants import find
@@ -248,7 +248,7 @@ def _assembly(answer: MachineCode, kernels: Sequence[Kernel], what: str) -> str:
 
 
 # A trial with one of these does not show that its kernel is wrong.
-_SAYS_NOTHING = NO_VERDICT | {Status.OK, Status.RENDER_FAILED, Status.BUILD_FAILED, Status.BUILD_TIMEOUT}
+_SAYS_NOTHING = SHOWS_NOTHING | {Status.OK, Status.RENDER_FAILED, Status.BUILD_FAILED, Status.BUILD_TIMEOUT}
 
 
 def fallen(trials: Iterable[Trial]) -> dict[tuple[str, str, str], Trial]:

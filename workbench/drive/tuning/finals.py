@@ -13,7 +13,7 @@ from ...core.layer import Workload
 from ...core.orders import CompareOrder
 from ...core.replies import Built
 from ...core.template import Rendered, render
-from ...core.trial import NO_VERDICT, Status, Trial
+from ...core.trial import SHOWS_NOTHING, Status, Trial
 from ...core.verdict import FASTER, SLOWER, from_samples
 from ..running.execution import Execution
 from ..running.request import Row, RunRequest
@@ -86,7 +86,7 @@ def finals(execution: Execution, trials: Sequence[Trial], baselines: Sequence[Tr
 
 def says_nothing(trial: Trial) -> bool:
     """Whether the trial was ended by the machine or by a limit. Then it does not show that the finalist is wrong."""
-    return trial.status in NO_VERDICT
+    return trial.status in SHOWS_NOTHING
 
 
 def odd_workloads(workload: Workload) -> list[Workload]:

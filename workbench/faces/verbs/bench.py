@@ -4,6 +4,7 @@
     python -m workbench bench --suite models --dtype bfloat16 --session h200-bf16 --without naive_gather
     python -m workbench bench --layers kb74,kb81 --directions forward --configs sweep 16
     python -m workbench bench --device cpu --size small --layers kb81                  emulated: correctness only
+    python -m workbench bench --suite models --modules --session h200-modules          whole modules, not single kernels
     python -m workbench bench --baselines default --session h200-defaults              measure PyTorch's default precision
     python -m workbench bench --table h200 --readme README.md --docs docs/benchmark.md --check
     python -m workbench bench --write-best workbench/core/best_known.json h200
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...core.errors import BadRequest
@@ -24,9 +26,11 @@ from ...core.precision import CLASSES, CLASSES_OF
 from ...core.presets import SIZES, SUITES, preset
 from ...drive.bench import markdown
 from ...drive.bench.best import write_best
-from ...drive.bench.cells import NOTE, cells_of, holds_bench, wanted_of
+from ...drive.bench.cells import NOTE, Cell, cells_of, holds_bench, wanted_of
 from ...drive.bench.defaults import default_configs, default_configs_table, defaults_of, defaults_table
 from ...drive.bench.execute import Bench
+from ...drive.bench.modules import modules_of
+from ...drive.bench.modules import table as modules_table
 from ...drive.bench.package_session import ship
 from ...drive.bench.plan import CONFIGS, BenchPlan, dtype_of, suite_layers
 from ...drive.bench.text import table
@@ -59,6 +63,9 @@ def add(parser: argparse.ArgumentParser) -> None:
                            "KernelBench's layers, known for other layers)")
     what.add_argument("--known", type=Path, metavar="FILE",
                       help="file of best known configs (default: the shipped one)")
+    what.add_argument("--modules", action="store_true",
+                      help="judge only whole modules: the best known kernels of each layer as one ModelNew, against "
+                           "nn.ConvTranspose (module_ms)")
     what.add_argument("--seed", type=int, default=0, help="seed of the sampled configs (default 0)")
     what.add_argument("--variant", action="append", default=[], metavar="NAME", help="may be given several times")
     what.add_argument("--without", action="append", default=[], metavar="NAME", help="leave this variant out")
@@ -122,7 +129,7 @@ def _run(args: argparse.Namespace) -> int:
                      memory_format=args.memory_format, size=args.size,
                      **_configs(args.configs), known=args.known, seed=args.seed, variants=tuple(args.variant),
                      without=tuple(args.without), effort=args.effort, strength=args.baselines,
-                     max_autotune=args.max_autotune, templates=args.templates)
+                     max_autotune=args.max_autotune, templates=args.templates, modules=args.modules)
     say_broken(args.templates)
     device = resolve_device(args.device)
     if device == "cpu" and args.size != "small":
@@ -141,13 +148,14 @@ def _run(args: argparse.Namespace) -> int:
     cells = [c for c in cells_of([session]) if (c.name.precision, c.name.memory_format, c.name.size) == (
         plan.precision, plan.memory_format, plan.size)]
     defaults = defaults_of([session])
-    print(defaults_table(defaults) if plan.strength == DEFAULTS else table(cells))
+    modules = modules_of([session], cells_of(_recorded())) if plan.modules else []
+    print(modules_table(modules) if plan.modules else defaults_table(defaults) if plan.strength == DEFAULTS else table(cells))
     print(f"Session {session.path}")
     if result.state == "failed":
         return exit_codes.NOTHING_RAN
     if plan.strength == DEFAULTS:
         return exit_codes.of([t.status for t in defaults])
-    statuses = [t.status for c in cells for t in c.candidates]
+    statuses = [m.ours.status for m in modules] if plan.modules else [t.status for c in cells for t in c.candidates]
     if result.state == "stopped" and not statuses:  # the time limit was reached before the first candidate
         return exit_codes.RIGHT
     return exit_codes.of(statuses)
@@ -158,7 +166,11 @@ def _table(args: argparse.Namespace) -> int:
         raise BadRequest("--check needs the file to compare: --readme README.md, --docs docs/benchmark.md, or both.")
     sessions = _sessions(args)
     cells = cells_of(sessions)
-    files = [(f, make) for f, make in ((args.readme, markdown.short), (args.docs, markdown.long)) if f]
+
+    def whole(cells: Sequence[Cell]) -> str:
+        return markdown.long(cells, modules_of(sessions, cells))
+
+    files = [(f, make) for f, make in ((args.readme, markdown.short), (args.docs, whole)) if f]
     for file, _ in files:
         if not file.is_file():
             raise BadRequest(f"{file} does not exist; the table goes between its lines {markdown.BEGIN} and "
@@ -212,6 +224,10 @@ def _note(args: argparse.Namespace) -> int:
 def _sessions(args: argparse.Namespace) -> list[Session]:
     if args.sessions:
         return [session_from(name) for name in args.sessions]
+    return _recorded()
+
+
+def _recorded() -> list[Session]:
     there = sorted(p for p in list_sessions() if p.name.startswith("recorded-"))
     return [s for s in map(Session.open, there) if holds_bench(s)]
 

@@ -1,0 +1,124 @@
+"""Whole modules, as sessions recorded them: the best known kernels of a layer as one ModelNew against nn.ConvTranspose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, fsum, log
+
+from ...core import numbers
+from ...core.layer import BACKWARD, CONTIGUOUS, DIRECTIONS, FORWARD
+from ...core.precision import CLASSES_OF, QUALIFIES
+from ...core.presets import PRESETS, parse_preset
+from ...core.trial import Status, Trial
+from ..reporting.report import is_emulated
+from ..reporting.tables import aligned
+from ..sessions.session import Session
+from .cells import Cell
+from .execute import is_of_modules
+
+HEADER = ("layer", "forward, ms", "PyTorch, ms", "ratio", "of the kernels", "forward + backward, ms", "PyTorch, ms", "ratio",
+          "of the kernels")
+Group = tuple[str, str, str, str]   # suite, memory format, class, GPU
+
+
+@dataclass(frozen=True)
+class Module:
+    """One layer: the trial of the ModelNew, those of nn.ConvTranspose in its modes, and the layer's cells on the same GPU."""
+
+    ours: Trial
+    theirs: tuple[Trial, ...]
+    cells: tuple[Cell, ...] = ()
+
+    @property
+    def group(self) -> Group:
+        """Its table."""
+        work = self.ours.workload
+        return parse_preset(work.preset)[0].suite, work.memory_format, CLASSES_OF[work.dtype][0], self.ours.device.name
+
+    def ms(self, *, both: bool) -> float | None:
+        """Median of forward, or the sum of the medians of forward and backward; None if the module was not right or not timed.
+        """
+        return _ms(self.ours, both)
+
+    def pytorch_ms(self, *, both: bool) -> float | None:
+        """The same of PyTorch's fastest mode."""
+        return min((ms for t in self.theirs if (ms := _ms(t, both)) is not None), default=None)
+
+    def ratio(self, *, both: bool) -> float | None:
+        """PyTorch's time over ours: the quotient of the medians. None for emulated times."""
+        mine, other = self.ms(both=both), self.pytorch_ms(both=both)
+        return other / mine if mine and other and not is_emulated(self.ours) else None
+
+    def of_kernels(self, *, both: bool) -> float | None:
+        """The same quotient of kernel_ms of forward, or of all three directions, by the layer's cells. A direction in which
+        PyTorch is faster has PyTorch's time, because the module leaves it to PyTorch."""
+        there = {c.name.direction: (c.ms, c.baseline_ms) for c in self.cells}
+        wanted = [there.get(d, (None, None)) for d in (DIRECTIONS if both else (FORWARD,))]
+        times = [(min(ms, other), other) for ms, other in wanted if ms is not None and other is not None]
+        return fsum(other for _, other in times) / fsum(ms for ms, _ in times) if len(times) == len(wanted) else None
+
+
+def modules_of(sessions: Iterable[Session], cells: Iterable[Cell] = ()) -> list[Module]:
+    """The modules of benches of whole modules, in the order of the suites. A layer that several sessions measured comes from
+    the latest. Times on a GPU hide emulated ones."""
+    of_layer: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells:
+        of_layer.setdefault((f"{cell.name.preset}/{cell.name.size}", *cell.group[1:]), []).append(cell)
+    found: dict[tuple[str, str, str], tuple[bool, str, Trial, tuple[Trial, ...]]] = {}
+    for session in sessions:
+        if not any(is_of_modules(event) for event in session.events()):
+            continue
+        trials = [t for t in session.trials() if t.workload.preset]
+        for ours in (t for t in trials if t.kind == "module"):
+            allowed = QUALIFIES[CLASSES_OF[ours.workload.dtype][0]]
+            theirs = tuple(t for t in trials if t.kind == "module_baseline" and t.precision in allowed
+                           and (t.run_id, t.place) == (ours.run_id, ours.place))
+            key = ours.workload.preset, ours.workload.dtype, ours.workload.memory_format
+            found[key] = max(found.get(key, (False, "", ours, ())), (not is_emulated(ours), ours.at, ours, theirs),
+                             key=lambda one: one[:2])
+    order = list(PRESETS)
+    made = [Module(ours, theirs) for _, _, ours, theirs in found.values()]
+    made = [Module(m.ours, m.theirs, tuple(of_layer.get((m.ours.workload.preset, *m.group[1:]), ()))) for m in made]
+    return sorted(made, key=lambda m: (m.group[1:3], order.index(parse_preset(m.ours.workload.preset)[0].name)))
+
+
+def groups(modules: Iterable[Module]) -> dict[Group, list[Module]]:
+    """The modules of each table."""
+    found: dict[Group, list[Module]] = {}
+    for one in modules:
+        found.setdefault(one.group, []).append(one)
+    return found
+
+
+def rows(modules: Sequence[Module], *, title: Callable[[str], str]) -> list[tuple[str, ...]]:
+    """One row for each module, in the columns of `HEADER`; the last one has the geometric means. `title`: preset -> name."""
+    found = []
+    for one in modules:
+        words = [title(parse_preset(one.ours.workload.preset)[0].name)]
+        for both in (False, True):
+            words += [numbers.milliseconds(one.ms(both=both)), numbers.milliseconds(one.pytorch_ms(both=both)),
+                      numbers.ratio(one.ratio(both=both)), numbers.ratio(one.of_kernels(both=both))]
+        found.append(tuple(words) if one.ours.ok else (words[0], f"{one.ours.status}: {one.ours.headline}", *[""] * 7))
+    means = [["", "", numbers.ratio(_mean(one.ratio(both=both) for one in modules)),
+              numbers.ratio(_mean(one.of_kernels(both=both) for one in modules))] for both in (False, True)]
+    return [*found, ("geometric mean", *means[0], *means[1])]
+
+
+def table(modules: Sequence[Module]) -> str:
+    """For a terminal: one block for each suite, memory format, class and GPU."""
+    blocks = [[", ".join([suite, f"precision class {precision}", *([] if form == CONTIGUOUS else [form]), gpu]),
+               *aligned([HEADER, *rows(mine, title=lambda name: name)])]
+              for (suite, form, precision, gpu), mine in groups(modules).items()]
+    return "\n\n".join("\n".join(lines) for lines in blocks) or "No module was judged."
+
+
+def _ms(trial: Trial, both: bool) -> float | None:
+    wanted = [trial.module_ms.get(d) for d in ((FORWARD, BACKWARD) if both else (FORWARD,))]
+    known = [t.median_ms for t in wanted if t is not None]
+    return fsum(known) if trial.status == Status.OK and len(known) == len(wanted) else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v]
+    return exp(fsum(map(log, known)) / len(known)) if known else None
