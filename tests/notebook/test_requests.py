@@ -106,7 +106,7 @@ def test_one_name_and_one_value_stand_for_a_list() -> None:
     assert str(wb.diff(fork, fork, "template")) == "The two are equal."
     both = wb.compare(result, fork.kept_in)
     assert len(both.regressions) == 1 and "naive_gather forward" in both.regressions[0]
-    assert both.regressions[0] in repr(both) and "1 regressions in B" in both._repr_html_()
+    assert both.regressions[0] in repr(both) and "1 regression in B" in both._repr_html_()
     assert list(both.frame["variant"]) == [row.variant for row in both.rows]
     assert not wb.compare(result, result).regressions and "No regression in B" in wb.compare(result, result)._repr_html_()
 
