@@ -13,17 +13,20 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workbench.core.errors import BadRequest
+from workbench.core.replies import Device
 from workbench.core.template import render
 from workbench.core.trial import Errors, Status, Timing, Trial
 from workbench.core.trial_parts import Detail, KernelNumbers, TrialDevice
 from workbench.drive.reporting import tables
+from workbench.drive.running.request import RunRequest
+from workbench.drive.running.resume import SLOWER, missing
 from workbench.drive.sessions import files
 from workbench.drive.sessions.files import blob
 from workbench.drive.sessions.recorded import candidate_of, occupancy_of, source_of
@@ -242,6 +245,10 @@ def test_every_recorded_candidate_has_the_id_of_todays_template(packed: Path) ->
     recorded = [t for t in Session.open(packed).trials() if t.candidate_id and not t.forked_from]
     changed = [t for t in recorded if render(candidate_of(t)).candidate_id != t.candidate_id]
     assert [f"{t.trial_id}: {t.name} {t.direction}" for t in changed] == []
+    timed = {(t.workload.preset, t.direction): t for t in recorded if t.ok and t.kernel_ms and t.kernel_ms.stop != SLOWER}
+    for trial in timed.values():
+        device = Device(*astuple(trial.device), 0, 0, "", "", 0, "", 0)
+        assert missing([candidate_of(trial)], [trial], RunRequest(trial.workload, ()), device) == [], "resumed, it runs again"
 
 
 @pytest.mark.long
@@ -330,7 +337,7 @@ def test_a_recorded_trial_is_written_as_it_was_read() -> None:
     (("resources", "sm_90"), {"k": {"registers": 8}}, "resources.sm_90.k.barriers is missing"),
     (("resources", "sm_90"), {"k": {**KERNEL, "registers": "8"}}, "resources.sm_90.k.registers is '8', not a whole number"),
     (("resources", "sm_90"), {"k": {**KERNEL, "colour": 1}}, "resources.sm_90.k.colour is not known"),
-    (("resources", "older"), {"k": KERNEL}, "resources.'older' is not an architecture"),
+    (("resources", "x86_64"), {"k": KERNEL}, "resources.'x86_64' is not an architecture"),
     (("device",), {"kind": "cpu"}, "device.arch is missing"),
     (("detail",), {"against": {"ratio": 2.0}}, "detail.against.baseline is missing"),
     (("detail", "against"), [1], "detail.against is [1], not an object"),

@@ -6,6 +6,8 @@ import re
 
 from .errors import BadRequest
 
+ARCH = re.compile(r"sm_(\d+)[af]?")   # the name of a generation, or of one with its own instructions (sm_90a)
+
 # Limits by sm version, from the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Bytes of shared
 # memory: for a block (opt-in) and for a multiprocessor. Registers are counted in 32-bit words.
 GPU_LIMITS = {
@@ -36,7 +38,7 @@ def gpu_limits(sm: int) -> dict[str, int]:
 
 def sm_of(arch: str) -> int:
     """90 of "sm_90" or "sm_90a"."""
-    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    found = ARCH.fullmatch(arch)
     if not found:
         raise BadRequest(f"{arch!r} is not a GPU architecture; write sm_90.", field="arch")
     return int(found[1])

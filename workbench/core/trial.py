@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 from .errors import BadRequest
+from .gpu import ARCH
 from .layer import LAUNCHES, Workload
 from .trial_parts import Detail, Environment, Kernels, TrialBuild, TrialDevice
 from .typed import read
@@ -54,7 +55,7 @@ NOT_JUDGED = frozenset({Status.SKIPPED, Status.CANCELLED, Status.NO_COMPILER, St
 SHOWS_NOTHING = NOT_JUDGED | {Status.WORKER_DIED, Status.RUN_TIMEOUT}
 
 # The kernel ran to its end, and its results are wrong.
-WRONG = frozenset({Status.UNWRITTEN, Status.NON_FINITE, Status.MISMATCH})
+WRONG_VALUES = frozenset({Status.UNWRITTEN, Status.NON_FINITE, Status.MISMATCH})
 
 # The advice that is shown if the trial has none of its own: one step, in the imperative, in one line.
 DEFAULT_ADVICE = {
@@ -223,6 +224,6 @@ def _unusable(trial: Trial) -> str | None:
     for blob in (*trial.blobs.values(), *(t.samples_blob for t in timings.values() if t.samples_blob)):
         if not _SHA256.match(blob):
             return f"the blob {ascii(blob)[:40]} is not a SHA-256"
-    if strange := next((arch for arch in trial.resources if not any(c.isdigit() for c in arch)), None):
+    if strange := next((arch for arch in trial.resources if not ARCH.fullmatch(arch)), None):
         return f"resources.{ascii(strange)} is not an architecture"
     return None

@@ -19,7 +19,7 @@ from ...core.occupancy import too_many_registers
 from ...core.orders import CompareOrder, ExplainOrder, JudgeOrder, Order
 from ...core.replies import Built, Compared, Device, Event, Judged, Outcome
 from ...core.template import Rendered, render
-from ...core.trial import WRONG, Status, Trial
+from ...core.trial import WRONG_VALUES, Status, Trial
 from ...core.wrong_values import sentence
 from ..exporting.module_run import judge_modules
 from ..machine.daemon_threads import DaemonThreads, Shared
@@ -381,7 +381,7 @@ class Execution:
     def _explained(self, result: Outcome, row: Row, order: JudgeOrder, place: str) -> Outcome:
         """The result, with the places where its values are wrong. In a tune this is left out, to save time."""
         shown = result.detail.shown
-        if self.feed.ahead or not isinstance(result, Judged) or result.status not in WRONG or "inputs" not in shown:
+        if self.feed.ahead or not isinstance(result, Judged) or result.status not in WRONG_VALUES or "inputs" not in shown:
             return result
         asked = ExplainOrder(replace(order, time=False), shown["tensor"], shown["inputs"],
                              tiles_of(row.candidate, sm=self.run.known_device.sm))

@@ -17,6 +17,7 @@ from ...core.candidate import EMULATED_SM, Candidate, derived_values, resolved_v
 from ...core.command import PROGRAM
 from ...core.errors import BadRequest, RenderError
 from ...core.fork import fork, forked, variant_of_text
+from ...core.gpu import sm_of
 from ...core.layer import LAUNCHES, Workload
 from ...core.occupancy import Occupancy, candidate_occupancy
 from ...core.precision import CLASSED, CLASSES
@@ -129,11 +130,6 @@ def wrong_values_of(trial: Trial) -> WrongValues | None:
         return read_typed(WrongValues, json.loads(Session(Path(trial.kept_in)).blob(trial.blobs["wrong"])))
     except (BadRequest, Misfit, ValueError):
         return None
-
-
-def sm_of(arch: str) -> int:
-    """`sm_90a` -> 90."""
-    return int("".join(c for c in arch if c.isdigit()) or EMULATED_SM)
 
 
 def judged_candidate(trial: Trial, *, templates: Path | None = None) -> Candidate:

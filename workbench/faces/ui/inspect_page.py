@@ -10,14 +10,14 @@ from streamlit.delta_generator import DeltaGenerator
 
 from ...core import numbers, source_parts
 from ...core.errors import BadRequest
-from ...core.gpu import gpu_limits
+from ...core.gpu import gpu_limits, sm_of
 from ...core.occupancy import REGISTERS_PER_THREAD_MAX
 from ...core.presets import called
 from ...core.trial import Errors, Status, Trial
 from ...drive.reporting import plots, report
 from ...drive.reporting.main_kernel import arch_of, main_kernel
 from ...drive.sessions.files import clocks_of
-from ...drive.sessions.recorded import has_changed, most_shared_bytes, occupancy_of, resolved_of, sm_of, source_of
+from ...drive.sessions.recorded import has_changed, most_shared_bytes, occupancy_of, resolved_of, source_of
 from ...drive.sessions.session import Session
 from . import address, machine_code_view, pages, profile_view, source_view, state, theme, wrong_view
 
