@@ -14,7 +14,7 @@ from ..core.orders import DeviceOrder, Emit
 from ..core.replies import Device
 
 # The memory format that PyTorch calls channels_last, by the number of a tensor's dimensions; other tensors have none.
-CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+CHANNELS_LAST_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def describe(order: DeviceOrder, emit: Emit = lambda event: None) -> Device:

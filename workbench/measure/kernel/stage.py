@@ -16,8 +16,7 @@ from math import prod
 import torch
 
 from ...core.layer import CHANNELS_LAST, Workload
-from ..device import CHANNELS_LAST as LAYOUTS
-from ..device import free_bytes
+from ..device import CHANNELS_LAST_LAYOUTS, free_bytes
 from ..truth import Truth
 from .apart import ACCESSES, TWO_BLOCKS, LauncherApart
 from .buffers import POISON, Buffer, row_of
@@ -65,7 +64,7 @@ class Stage:
             self.buffers[name].tensor.zero_()
         self._callers: dict[str, torch.Tensor] = {}
         if self._converts:
-            layout = torch.contiguous_format if last else LAYOUTS[2 + workload.layer.dims]
+            layout = torch.contiguous_format if last else CHANNELS_LAST_LAYOUTS[2 + workload.layer.dims]
             self._callers = {n: torch.zeros(all_shapes[n], dtype=dtype, device=device).to(memory_format=layout)
                              for n in names if n in _ACTIVATIONS}
         workspace = self.buffers.get("workspace")

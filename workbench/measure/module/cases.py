@@ -8,8 +8,8 @@ import torch
 
 from ...core.errors import BadRequest
 from ...core.layer import ConvTranspose, Workload
-from ..device import CHANNELS_LAST
 from ..kernel.inputs import INTEGERS, NORMAL
+from ..pytorch.aten import channels_last
 
 _SMALL_SIZE = 12
 
@@ -46,18 +46,13 @@ def cases(workload: Workload, arguments: Arguments) -> list[ModuleCase]:
 
 def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     """The same values in another layout (a copy), or the tensor itself when it is to be contiguous."""
-    if layout == "channels_last" and tensor.dim() in CHANNELS_LAST:
-        return tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim()])
+    if layout == "channels_last":
+        return channels_last(tensor)
     if layout == "strided":  # every second element of a row that runs the other way round
         wide = tensor.new_zeros((*tensor.shape[:-1][::-1], 2 * tensor.shape[-1]))
         view = wide.permute(*reversed(range(tensor.dim() - 1)), tensor.dim() - 1)[..., ::2]
         return view.copy_(tensor)
     return tensor
-
-
-def is_channels_last(tensor: torch.Tensor) -> bool:
-    memory_format = CHANNELS_LAST.get(tensor.dim())
-    return memory_format is not None and tensor.is_contiguous(memory_format=memory_format)
 
 
 def _other_arguments(layer: ConvTranspose, arguments: Arguments) -> list[tuple[str, Arguments]]:

@@ -29,9 +29,10 @@ from ..kernel import findings
 from ..kernel.findings import Finding
 from ..kernel.inputs import INTEGERS, changed, fill, needed, results, shapes, torch_dtype
 from ..kernel.validate import Comparison, allowed_rel_l2
+from ..pytorch.aten import is_channels_last
 from ..truth import Truth
 from . import times
-from .cases import Arguments, ModuleCase, cases, is_channels_last, laid_out
+from .cases import Arguments, ModuleCase, cases, laid_out
 from .subject import Subject
 
 Tensors = dict[str, torch.Tensor]

@@ -11,11 +11,12 @@ from functools import partial
 import torch
 from torch import nn
 
+from ...core.layer import CHANNELS_LAST
 from ...core.orders import Emit, PatchOrder
 from ...core.patching import FASTER_ONLY, INFERENCE, TRAINING, LayerCall, Pairs, Patched, TimedLayer
 from ...core.replies import Event
 from ...core.verdict import FASTER, SLOWER
-from ..device import CHANNELS_LAST
+from ..pytorch.aten import channels_last
 from .drift import compare
 from .load import Loaded, guarded, load
 from .replace import PatchFile
@@ -107,8 +108,8 @@ def timed_layer(module: nn.Module, call: LayerCall, both: Both, order: PatchOrde
     """One layer alone on random inputs of its own shape, with its hooks."""
     device = torch.device(order.source.device)
     x = torch.randn(call.shape, dtype=getattr(torch, call.input_dtype), device=device)
-    if call.memory_format == "channels_last":
-        x = x.contiguous(memory_format=CHANNELS_LAST[x.dim()])
+    if call.memory_format == CHANNELS_LAST:
+        x = channels_last(x)
 
     def forward() -> torch.Tensor:
         with torch.autocast(device.type, getattr(torch, order.source.autocast or "bfloat16"),

@@ -17,11 +17,12 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ...core.errors import BadRequest
-from ...core.layer import DTYPES, ConvTranspose
+from ...core.layer import CHANNELS_LAST, CONTIGUOUS, DTYPES, ConvTranspose
 from ...core.orders import DeviceOrder, Emit, InspectOrder
 from ...core.patching import FoundLayer, FunctionalCall, Inspected, LayerCall
 from ...core.replies import Event
-from ..device import CHANNELS_LAST, describe
+from ..device import describe
+from ..pytorch.aten import is_channels_last
 from .load import Loaded, guarded, load
 from .step import Stepper, optimizer_of, synchronize
 
@@ -196,9 +197,7 @@ def _why_not(module: nn.Module, calls: tuple[LayerCall, ...]) -> str:
 
 
 def _format_of(x: torch.Tensor) -> str:
-    wanted = CHANNELS_LAST.get(x.dim())
-    is_last = wanted is not None and not x.is_contiguous() and x.is_contiguous(memory_format=wanted)
-    return "channels_last" if is_last else "contiguous"
+    return CHANNELS_LAST if is_channels_last(x) and not x.is_contiguous() else CONTIGUOUS
 
 
 def _now(device: torch.device) -> Any:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ...core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
-from ..device import CHANNELS_LAST
+from ..device import CHANNELS_LAST_LAYOUTS
 
 Tensors = dict[str, torch.Tensor]
 # (grad_input, grad_weight, grad_bias) that aten::convolution_backward is asked for; grad_bias only with a bias
@@ -58,8 +58,14 @@ def as_convolution(workload: Workload, direction: str, tensors: Tensors) -> Tens
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
     """Activations and weight both are laid out so, as PyTorch advises; what has no such layout stays as it is."""
-    layout = CHANNELS_LAST.get(tensor.dim())
+    layout = CHANNELS_LAST_LAYOUTS.get(tensor.dim())
     return tensor.contiguous(memory_format=layout) if layout else tensor
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is laid out so, without gaps. A tensor with one channel, or one position, may also be contiguous."""
+    layout = CHANNELS_LAST_LAYOUTS.get(tensor.dim())
+    return layout is not None and tensor.is_contiguous(memory_format=layout)
 
 
 def _swapped(weight: torch.Tensor, groups: int) -> torch.Tensor:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -84,7 +83,7 @@ def factors_for(x: torch.Tensor, generator: torch.Generator, varied: str = "each
         return torch.empty(0)
     matrix = varied == "matrix"
     size = (x.shape[-1] if matrix else x.numel()) + _STEP * _STRIPS
-    how: dict[str, Any] = {"generator": generator, "device": generator.device}
+    how = {"generator": generator, "device": generator.device}
     factors = 0.5**0.5 + (1 - 0.5**0.5) * torch.rand(size, **how)
     if (x < 0).any():
         factors *= 1 - 2 * torch.randint(2, (size,), **how)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ....core.pytorch_ways import WAYS
-from ...device import CHANNELS_LAST
 from ...module.cases import laid_out
+from ...pytorch.aten import is_channels_last
 from ...pytorch.baselines import kernels
 from ...pytorch.ways import Unavailable, switches
 from ..clock.ladder import LADDER
@@ -344,8 +344,7 @@ def _kinds(results: Tensors) -> tuple[ResultKind, ...]:
 def _strides(result: torch.Tensor) -> tuple[int, ...]:
     """The strides of a result in its slot: channels_last if the tensor has this format, else contiguous; without gaps or
     overlaps."""
-    layout = CHANNELS_LAST.get(result.dim())
-    if layout is not None and result.is_contiguous(memory_format=layout):
+    if is_channels_last(result):
         return result.stride()
     return torch.empty(result.shape, device="meta").stride()
 

@@ -11,7 +11,7 @@ import torch
 
 from ....core.layer import FORWARD, Workload
 from ....core.pytorch_ways import Way
-from ...device import CHANNELS_LAST
+from ...device import CHANNELS_LAST_LAYOUTS
 from ...pytorch.aten import as_convolution, channels_last
 from ...pytorch.ways import Unavailable
 from .module import structure
@@ -34,7 +34,7 @@ def bind(way: Way, module: torch.nn.Module, direction: str, fixed: list[torch.Te
     module = module if way.kind in ("eager", "flipped") else copy.deepcopy(module)
     if way.kind in ("channels_last", "converted"):
         module = module.to(  # type: ignore[call-overload]  # its stub lacks memory_format
-            memory_format=CHANNELS_LAST[4 if any(x.dim() == 4 for x in xs) else 5])
+            memory_format=CHANNELS_LAST_LAYOUTS[4 if any(x.dim() == 4 for x in xs) else 5])
     if way.kind == "channels_last":
         xs = [channels_last(x).detach().requires_grad_(x.requires_grad) for x in xs]
         inputs = [channels_last(x.detach()).clone(memory_format=torch.preserve_format) for x in inputs]

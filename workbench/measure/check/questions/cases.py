@@ -233,7 +233,7 @@ def changed_state(case: Case, names: Sequence[str], state: tuple[Sequence[str], 
                   ) -> tuple[Sequence[str], list[torch.Tensor]]:
     """Change all parameters: each value by at most a fifth, and one in eight also by a factor of 4. Parameters that are all
     zeros get other values. Equal tensors stay equal, because they may be the same tensor."""
-    how: dict[str, Any] = {"generator": generator, "device": generator.device}
+    how = {"generator": generator, "device": generator.device}
     made: list[tuple[torch.Tensor, torch.Tensor]] = []
     changed = []
     for name, value in zip(*state, strict=True):

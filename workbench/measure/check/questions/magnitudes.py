@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -161,7 +160,7 @@ def _by_channel(layer: ConvTranspose, generator: torch.Generator
     def drawn(count: int) -> torch.Tensor:  # half of them up, half down
         return 2.0 ** (UP * (1 - 2.0 * ((torch.randperm(count, **how) + first) % 2)))
 
-    how: dict[str, Any] = {"generator": generator, "device": generator.device}
+    how = {"generator": generator, "device": generator.device}
     first = int(torch.randint(2, (), **how))  # so that one channel alone goes either way
     ones, per_group = (1,) * layer.dims, layer.out_channels // layer.groups
     x, y = drawn(layer.in_channels), drawn(layer.out_channels)
