@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .errors import BadRequest, RenderError
-from .expressions import evaluate, names_in
+from .expressions import Named, Names, evaluate, names_in
 from .gpu import GPU_LIMITS, gpu_limits, sm_of
 from .layer import INT32_MAX, ConvTranspose, Workload
 from .precision import PRECISIONS_OF
@@ -126,7 +126,7 @@ def examined(candidate: Candidate, *, sm: int) -> tuple[str | None, dict[str, in
     return _examined(candidate, sm, derived), derived
 
 
-def _names(candidate: Candidate, sm: int) -> dict[str, object]:
+def _names(candidate: Candidate, sm: int) -> dict[str, Named]:
     from .layer import DTYPES
     return {**candidate.config, "layer": layer_fields(candidate.layer), "gpu": {**gpu_limits(sm), "sm": sm},
             "element_bytes": DTYPES[candidate.dtype], "precision": candidate.precision, "dtype": candidate.dtype,
@@ -159,7 +159,7 @@ def _examined(candidate: Candidate, sm: int, derived: dict[str, int]) -> str | N
     return None
 
 
-def _shown(text: str, names: Mapping[str, object]) -> str:
+def _shown(text: str, names: Names) -> str:
     parts = []
     for name in sorted(names_in(text)):
         owner, _, attr = name.partition(".")

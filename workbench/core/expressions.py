@@ -12,6 +12,8 @@ from typing import Any
 
 from .errors import RenderError
 
+Named = int | str | Mapping[str, int]   # the value of a name; a mapping is read by a dot (`layer.groups`)
+Names = Mapping[str, Named]
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.RShift: operator.rshift}
@@ -23,8 +25,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs,
                                              "ceil_div": lambda a, b: -(-a // b)}
 
 
-def evaluate(text: str, names: Mapping[str, Any]) -> Any:
-    """Value of `text`; `names` maps a name to a number or to a mapping reached by a dot (`layer.groups`).
+def evaluate(text: str, names: Names) -> Any:
+    """Value of `text`, which may use `names`.
 
     Raises `RenderError` for a syntax error, for anything outside the grammar, and for an undefined name.
     """
@@ -111,7 +113,7 @@ class _Compiled(ast.NodeTransformer):
         return ast.Call(ast.Name(f"_{node.func.id}", ast.Load()), [self.visit(arg) for arg in node.args], [])
 
 
-def _value(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
+def _value(node: ast.expr, names: Names, text: str) -> Any:
     def go(n: ast.expr) -> Any:
         return _value(n, names, text)
 
@@ -123,11 +125,11 @@ def _value(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
         case ast.Name(id=name):
             raise RenderError(f"The expression {text!r} uses {name}, which is not defined; "
                               f"known are {', '.join(sorted(names))}.")
-        case ast.Attribute(value=ast.Name(id=owner), attr=attr) if isinstance(names.get(owner), Mapping):
-            if attr not in names[owner]:
+        case ast.Attribute(value=ast.Name(id=owner), attr=attr) if isinstance(members := names.get(owner), Mapping):
+            if attr not in members:
                 raise RenderError(f"The expression {text!r} uses {owner}.{attr}, which does not exist; "
-                                  f"known are {', '.join(sorted(names[owner]))}.")
-            return names[owner][attr]
+                                  f"known are {', '.join(sorted(members))}.")
+            return members[attr]
         case ast.BinOp(op=op) if type(op) in _BINARY:
             return _BINARY[type(op)](go(node.left), go(node.right))
         case ast.UnaryOp(op=op) if type(op) in _UNARY:

@@ -9,7 +9,6 @@ import sys
 from difflib import unified_diff
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
 from ..core.candidate import Candidate
 from ..core.command import PROGRAM, parse_layer
@@ -20,7 +19,7 @@ from ..core.presets import default_size, parse_preset
 from ..core.template import render
 from ..core.trial import Trial
 from ..core.variants import broken
-from ..drive.running.candidate_selection import candidates
+from ..drive.running.candidate_selection import Options, candidates
 from ..drive.sessions.files import is_session, name_of
 from ..drive.sessions.recorded import Side, candidate_of, fork_of_trial
 from ..drive.sessions.session import Session, list_sessions, sessions_root
@@ -157,7 +156,7 @@ def source_from(text: str) -> str | Candidate:
                          field="source") from error
 
 
-def fork_candidates(text: str, fork_of: str, workload: Workload | None, chosen: dict[str, Any]
+def fork_candidates(text: str, fork_of: str, workload: Workload | None, chosen: Options
                     ) -> tuple[Workload, list[Candidate]]:
     """The candidates of an edited text. It was forked from a trial ("SESSION:TRIAL") or from a variant; without a name, from
     the variant that the text names. For a variant, `chosen` gives the configs, as for `candidates`. Raises `BadRequest`."""
@@ -171,7 +170,8 @@ def fork_candidates(text: str, fork_of: str, workload: Workload | None, chosen: 
         raise BadRequest("Give --preset or --layer, the layer to run on, or --fork-of SESSION:TRIAL.", field="layer")
     name, direction = named_in(text)
     directions = chosen.get("directions") or ([direction] if direction else [FORWARD, GRAD_INPUT])
-    parents = candidates(workload, **{**chosen, "directions": directions, "variants": [fork_of or name]})
+    of_parent: Options = {**chosen, "directions": directions}
+    parents = candidates(workload, variants=[fork_of or name], **of_parent)
     return workload, [fork(text, parent, render(parent).candidate_id) for parent in parents]
 
 

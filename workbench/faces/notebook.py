@@ -28,7 +28,7 @@ from ..drive.patching.patch import patch as patch_model
 from ..drive.patching.text import report_text
 from ..drive.reporting import report, tables, tune_points
 from ..drive.reporting.tune_points import Tried
-from ..drive.running.candidate_selection import Settings, candidates, names_of
+from ..drive.running.candidate_selection import Given, Options, candidates, names_of
 from ..drive.running.request import Run, RunRequest
 from ..drive.running.runner import Runner
 from ..drive.sessions import profiles
@@ -110,7 +110,7 @@ def doctor() -> list[Finding]:
 def run(work: ConvTranspose | Workload | str | None = None, *, batch: int | None = None,
         input_size: int | Sequence[int] | None = None, dtype: str = "float32",
         directions: str | Iterable[str] = LAUNCHES, variants: str | Iterable[str] = (),
-        settings: Settings | None = None, precision: str = "", form: str = "constant",
+        settings: Given | None = None, precision: str = "", form: str = "constant",
         compile_flags: Sequence[str] = (), device: str = "auto", effort: str = "normal", session: str | None = None,
         baselines: bool = True, modules: bool = False, progress: bool = True, source: str | Path = "", fork_of: str = ""
         ) -> Result:
@@ -127,7 +127,7 @@ def run(work: ConvTranspose | Workload | str | None = None, *, batch: int | None
         raise BadRequest("work is not given; give a layer, a Workload, the name of a preset, or source with fork_of.",
                          field="layer")
     work = None if work is None else _workload(work, batch, input_size, dtype, device)
-    options: dict[str, Any] = {"settings": settings, "precision": precision, "form": form, "compile_flags": compile_flags}
+    options: Options = {"settings": settings, "precision": precision, "form": form, "compile_flags": compile_flags}
     if source:
         text = source if isinstance(source, str) and "\n" in source else source_from(str(source))
         if isinstance(text, Candidate) or names_of(variants, "variants") or modules:
@@ -137,8 +137,8 @@ def run(work: ConvTranspose | Workload | str | None = None, *, batch: int | None
         directions = tuple(dict.fromkeys(c.direction for c in chosen))
     else:
         assert work is not None
-        directions = names_of(directions, "directions")
-        chosen = candidates(work, directions=directions, variants=variants, **options)
+        options["directions"] = directions = names_of(directions, "directions")
+        chosen = candidates(work, variants=variants, **options)
         say_broken(None)
     request = RunRequest(work, tuple(chosen), device=device, directions=directions,
                          baselines=baselines, modules=modules, effort=effort)

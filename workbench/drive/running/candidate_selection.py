@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest, or_nearest
@@ -14,22 +14,34 @@ from ...core.precision import PRECISIONS_OF
 from ...core.variants import FORMS, Variant, broken, discover, refuse_broken
 
 Settings = Mapping[str, Mapping[str, Sequence[int]]]  # variant name (or "*") -> tunable -> values to try
+Given = Mapping[str, Mapping[str, int | Sequence[int]]]  # the same from a program: a single value counts as a list
+
+
+class Options(TypedDict, total=False):
+    """Keywords of `candidates` that a face hands on."""
+
+    directions: Iterable[str]
+    settings: Given | None
+    precision: str
+    form: str
+    compile_flags: Sequence[str]
+    templates: Path | None
 
 
 # more than seven: the options by which verbs, page and notebook choose candidates
 def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, variants: Iterable[str] = (),
-               settings: Mapping[str, Any] | None = None, precision: str = "", form: str = "constant",
-               compile_flags: Sequence[str] = (), templates: Path | None = None) -> list[Candidate]:
+               settings: Given | None = None, precision: str = "", form: str = "constant", compile_flags: Sequence[str] = (),
+               templates: Path | None = None) -> list[Candidate]:
     """Every chosen variant in every chosen direction, once for each combination of the values in `settings`.
 
     Without `variants`: all that offer the dtype and precision. A single name or value counts as a list with one element. Raises
     `BadRequest` for an unknown name.
     """
-    settings = _checked(settings or {})
+    checked = _checked(settings or {})
     wanted, directions = list(names_of(variants, "variants")), names_of(directions, "directions")
     there = discover(templates)
-    refuse_broken([*wanted, *settings], directions, templates)
-    check_names(there, wanted, list(directions), settings)
+    refuse_broken([*wanted, *checked], directions, templates)
+    check_names(there, wanted, list(directions), checked)
     if precision and precision not in PRECISIONS_OF[workload.dtype]:
         raise BadRequest(f"{workload.dtype} does not have the precision {precision!r}; choose "
                          f"{', '.join(PRECISIONS_OF[workload.dtype])}.", field="precision")
@@ -47,7 +59,7 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
         if precision and precision not in variant.precision:
             continue
         shape = form if form in variant.forms else variant.forms[0]
-        for config in _configs(variant, settings, workload):
+        for config in _configs(variant, checked, workload):
             found.append(Candidate(variant, workload.layer, workload.dtype, config, precision, shape,
                                    names_of(compile_flags, "compile_flags")))
     if not found:
@@ -58,7 +70,7 @@ def candidates(workload: Workload, *, directions: Iterable[str] = LAUNCHES, vari
                              f"choose {', '.join(dict.fromkeys(v.direction for v in named))}.", field="variant")
         raise BadRequest(f"No variant computes {', '.join(directions)} in {precision or workload.dtype}; "
                          f"'python -m workbench variants' lists them.{left_out}", field="variant")
-    _check_used(settings, {c.variant for c in found})
+    _check_used(checked, {c.variant for c in found})
     return found
 
 
