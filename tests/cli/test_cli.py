@@ -327,6 +327,7 @@ def test_the_log_of_the_workers_is_off_by_default_and_never_on_stdout(tmp_path: 
     assert "worker" not in quiet.stderr
     for loud in (told, asked):
         assert "measure worker" in loud.stderr and ": judge OK after" in loud.stderr, loud.stderr
+        assert "worker None" not in loud.stderr, "a process without a number yet"
         words = r": judge \S+ forward ConvTranspose1d\(3, 5, 3, stride=2\) cpu ieee normal asked, at most 60 s"
         assert re.search(words, loud.stderr) and ": check: exact integers" in loud.stderr, loud.stderr
         assert [json.loads(line)["status"] for line in loud.stdout.splitlines()] == ["OK"]

@@ -104,21 +104,22 @@ class WorkerProcess:
         begun = time.monotonic()
         try:
             self._ask(order)
-            LOG.debug("%s worker %s: %s asked, at most %g s", self.kind, self._pid, order, limit_s)
+            LOG.debug("%s worker %s: %s asked, at most %g s", self.kind, self._who, order, limit_s)
             reply = self._reply(order, limit_s, on_event, stop)
         except BrokenPipeError:
             raise self._death() from None
         except (WorkerDied, WorkerTimeout, WorkerFailed, WorkerCancelled) as error:
-            LOG.debug("%s worker %s: %s ended after %.2f s: %s", self.kind, self._pid, order.operation,
+            LOG.debug("%s worker %s: %s ended after %.2f s: %s", self.kind, self._who, order.operation,
                       time.monotonic() - begun, error)
             raise
-        LOG.debug("%s worker %s: %s %s after %.2f s", self.kind, self._pid, order.operation,
+        LOG.debug("%s worker %s: %s %s after %.2f s", self.kind, self._who, order.operation,
                   getattr(reply, "status", "done"), time.monotonic() - begun)
         return reply
 
     @property
-    def _pid(self) -> int | None:
-        return self._process.pid if self._process else None
+    def _who(self) -> int | str:
+        """The process id for the log. The id of a process that is being forked is not known yet."""
+        return (self._process and self._process.pid) or "(starting)"
 
     def ask_ahead(self, order: Order[Any]) -> None:
         """Send an order for its effect on the process (an import, say) and do not wait. The next call reports a failure."""
@@ -198,7 +199,7 @@ class WorkerProcess:
                         continue
                     if "event" in message:
                         event = read(Event, message["event"])
-                        LOG.debug("%s worker %s: %s: %s", self.kind, self._pid, event.phase, event.text)
+                        LOG.debug("%s worker %s: %s: %s", self.kind, self._who, event.phase, event.text)
                         new_limit = on_event(event)
                         if new_limit:
                             limit_s, deadline = new_limit, time.monotonic() + new_limit
