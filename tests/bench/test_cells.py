@@ -12,9 +12,10 @@ import pytest
 
 from workbench.core.errors import BadRequest
 from workbench.core.layer import FORWARD, GRAD_INPUT, GRAD_WEIGHT
-from workbench.core.trial import Status, Trial
-from workbench.drive.bench import markdown, package_session, text
+from workbench.core.trial import Status, Timing, Trial
+from workbench.drive.bench import markdown, modules, package_session, text
 from workbench.drive.bench.cells import Wanted, cell, cells_of, summary
+from workbench.drive.bench.modules import modules_of
 from workbench.drive.reporting import report
 from workbench.drive.sessions.files import blob
 from workbench.drive.sessions.session import Session
@@ -58,6 +59,28 @@ def test_what_a_cell_misses(layer, direction, ms, tf32_ms, ieee_ms, rel_l2, says
     found = made(layer, direction, *pytorch(layer, direction, tf32_ms, ieee_ms),
                  trial(layer, direction, "mma", ms, "tf32", rel_l2=rel_l2))
     assert found.missed == ((says,) if says else ())
+
+
+def test_modules_are_compared_with_the_faster_mode_and_with_their_kernels(tmp_path: Path):
+    def timed(name: str, forward: float, backward: float, precision: str, kind: str) -> Trial:
+        one = {d: Timing(ms, ms, ms, ms, 60, "noise", True) for d, ms in (("forward", forward), ("backward", backward))}
+        return replace(trial("kb74", "backward", name, None, precision, kind=kind, headline="Right."), module_ms=one)
+
+    there = [timed("ModelNew", 0.5, 1.0, "tf32", "module"),
+             timed("nn.ConvTranspose, TF32 on", 1.5, 5.5, "tf32", "module_baseline"),
+             timed("nn.ConvTranspose, TF32 off", 1.4, 6.0, "ieee", "module_baseline")]
+    session = recorded(tmp_path, there, name="recorded-modules", layers=("kb74",), modules=True)
+    kernels = [made("kb74", d, trial("kb74", d, "mma", ms, "tf32"), *pytorch("kb74", d, 4 * ms, 9.0), size="full")
+               for d, ms in (("forward", 0.5), ("grad_input", 0.5), ("grad_weight", 0.6))]
+    assert not cells_of([session]), "it has no cells: its kernels were not compared with PyTorch"
+    found, = modules_of([session], [replace(c, gpu="NVIDIA H200") for c in kernels])
+    assert (found.ms(both=True), found.pytorch_ms(both=False), found.pytorch_ms(both=True)) == (1.5, 1.4, 7.0)
+    assert found.ratio(both=False) == pytest.approx(2.8) and found.ratio(both=True) == pytest.approx(7 / 1.5)
+    assert found.of_kernels(both=True) == pytest.approx(4) and found.against_fastest(both=True) == pytest.approx(6.4 / 1.5)
+    written = markdown.long(kernels, [found])
+    assert "| KernelBench #74 | 0.500 | 1.40 | 2.80× | 4.00× | 1.50 | 7.00 | 4.67× | 4.00× |" in written
+    assert "`recorded-modules`" in written and "reach 4.00× in forward and 4.27× in forward + backward" in written
+    assert "4.67×" in modules.table([found]) and modules.table([]) == "No module was judged."
 
 
 def test_cells_without_a_time_say_why():

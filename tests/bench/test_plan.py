@@ -133,6 +133,14 @@ def test_pytorch_alone_is_no_cell(tmp_path: Path):
         "kb57/full": ("forward",), "kb74/full": ("forward", "backward")}
 
 
+def test_a_bench_of_modules_runs_the_best_known_recipe_of_each_layer():
+    jobs = BenchPlan(layers=("kb74", "kb81"), modules=True).jobs(sm=90, arch="sm_90")
+    assert {j.workload.preset: j.directions for j in jobs} == {
+        "kb74/full": ("forward", "grad_input", "grad_weight"),
+        "kb81/full": ("forward", "grad_input", "grad_weight", "backward")}
+    assert all(len(j.candidates) == len(j.directions) for j in jobs)
+
+
 def test_variants_can_be_chosen_and_left_out():
     def names(**chosen) -> set[str]:
         plan = BenchPlan(layers=("kb74",), **chosen)
@@ -163,6 +171,7 @@ def test_units_are_small_on_a_gpu_and_one_on_the_emulator():
     ({"layers": ("kb74",), "memory_format": "channels_last"}, "channels_last for 2-D and 3-D only"),
     ({"layers": ("kb75", "kb99")}, "There is no preset 'kb99'"),
     ({"directions": ("sideways",)}, "direction 'sideways'"),
+    ({"modules": True, "configs": "best"}, "leave out --configs"), ({"modules": True, "precision": "ieee"}, "any mode"),
     ({"configs": "sweep"}, "--configs sweep 16"), ({"configs": "top"}, "--configs top 1"),
     ({"known": Path("nowhere.json")}, "nowhere.json does not exist"), ({"layers": ()}, "at least one layer"),
     ({"variants": ("nobody",)}, "There is no variant 'nobody'")])

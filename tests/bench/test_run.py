@@ -170,3 +170,16 @@ def test_compiled_ways_are_prepared_in_several_processes(tmp_path: Path, monkeyp
 def test_a_bad_request_is_one_sentence(bench, place: Path, words: list[str], sentence: str) -> None:
     code, _, err = bench(*words)
     assert code == 2 and sentence in err and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.long
+def test_a_bench_of_modules_judges_each_layer_once(bench, place: Path) -> None:
+    words = ("--modules", "--device", "cpu", "--size", "small", "--layers", "kb81", "--effort", "quick", "--session", "modules")
+    code, out, said = bench(*words)
+    assert code == 0 and "kb81" in out and "backward ModelNew" in said, said
+    session = Session(place / "modules")
+    assert [t.kind for t in session.trials() if "module" in t.kind] == ["module", "module_baseline"]
+    assert not [t for t in session.trials() if t.kind == "baseline"], "PyTorch's single directions are not measured"
+    code, out, said = bench(*words)
+    assert code == 0 and "0 of 4 candidates to run" in said
+    assert len(session.trials()) == len(Session(place / "modules").trials())

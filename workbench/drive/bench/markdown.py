@@ -11,7 +11,7 @@ from ...core.errors import BadRequest
 from ...core.layer import CONTIGUOUS, DIRECTIONS
 from ...core.presets import PRESETS
 from .cells import Cell, Group, groups_of, summary
-from .modules import HEADER, Module, groups, rows
+from .modules import HEADER, Module, groups, rows, sentence
 from .text import footnotes, means, strongest_words
 
 _WIDTH = 128   # characters of a line of a document
@@ -70,11 +70,12 @@ def long(cells: Sequence[Cell], modules: Sequence[Module] = ()) -> str:
 
 
 def _modules_section(modules: Sequence[Module]) -> list[str]:
-    lines = ["### Modules"]
+    lines = ["### Modules", "", f"Measured in `{'`, `'.join(sorted({m.session for m in modules}))}`."]
     for (suite, memory_format, precision, gpu), mine in groups(modules).items():
         of_class = headline((suite, memory_format, precision, gpu))
         lines += ["", f"#### {SUITE_NAMES[suite]}, {of_class}, {gpu}", "", f"| {' | '.join(HEADER)} |", f"|---{'|---:' * 8}|"]
         lines += [f"| {' | '.join(row)} |" for row in rows(mine, title=lambda name: PRESETS[name].label)]
+        lines += ["", said] if (said := sentence(mine)) else []
     return lines
 
 

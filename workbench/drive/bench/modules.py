@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, fsum, log
 
 from ...core import numbers
@@ -28,6 +28,7 @@ class Module:
 
     ours: Trial
     theirs: tuple[Trial, ...]
+    session: str
     cells: tuple[Cell, ...] = ()
 
     @property
@@ -53,10 +54,21 @@ class Module:
     def of_kernels(self, *, both: bool) -> float | None:
         """The same quotient of kernel_ms of forward, or of all three directions, by the layer's cells. A direction in which
         PyTorch is faster has PyTorch's time, because the module leaves it to PyTorch."""
+        times = self._kernels(both)
+        return fsum(other for _, other in times) / fsum(min(pair) for pair in times) if times else None
+
+    def against_fastest(self, *, both: bool) -> float | None:
+        """kernel_ms of PyTorch's fastest mode, by the layer's cells, over module_ms of ours. `of_kernels` has the same PyTorch,
+        so their quotient is what the module adds to its kernels."""
+        mine, times = self.ms(both=both), self._kernels(both)
+        return fsum(other for _, other in times) / mine if mine and times and not is_emulated(self.ours) else None
+
+    def _kernels(self, both: bool) -> list[tuple[float, float]]:
+        """(our kernel_ms, PyTorch's) of each direction; [] if one is not measured."""
         there = {c.name.direction: (c.ms, c.baseline_ms) for c in self.cells}
         wanted = [there.get(d, (None, None)) for d in (DIRECTIONS if both else (FORWARD,))]
-        times = [(min(ms, other), other) for ms, other in wanted if ms is not None and other is not None]
-        return fsum(other for _, other in times) / fsum(ms for ms, _ in times) if len(times) == len(wanted) else None
+        times = [(ms, other) for ms, other in wanted if ms is not None and other is not None]
+        return times if len(times) == len(wanted) else []
 
 
 def modules_of(sessions: Iterable[Session], cells: Iterable[Cell] = ()) -> list[Module]:
@@ -65,7 +77,7 @@ def modules_of(sessions: Iterable[Session], cells: Iterable[Cell] = ()) -> list[
     of_layer: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
         of_layer.setdefault((f"{cell.name.preset}/{cell.name.size}", *cell.group[1:]), []).append(cell)
-    found: dict[tuple[str, str, str], tuple[bool, str, Trial, tuple[Trial, ...]]] = {}
+    found: dict[tuple[str, str, str], tuple[bool, str, Module]] = {}
     for session in sessions:
         if not any(is_of_modules(event) for event in session.events()):
             continue
@@ -75,12 +87,13 @@ def modules_of(sessions: Iterable[Session], cells: Iterable[Cell] = ()) -> list[
             theirs = tuple(t for t in trials if t.kind == "module_baseline" and t.precision in allowed
                            and (t.run_id, t.place) == (ours.run_id, ours.place))
             key = ours.workload.preset, ours.workload.dtype, ours.workload.memory_format
-            found[key] = max(found.get(key, (False, "", ours, ())), (not is_emulated(ours), ours.at, ours, theirs),
-                             key=lambda one: one[:2])
+            one = Module(ours, theirs, session.name)
+            one = replace(one, cells=tuple(of_layer.get((ours.workload.preset, *one.group[1:]), ())))
+            if key not in found or found[key][:2] <= (not is_emulated(ours), ours.at):
+                found[key] = not is_emulated(ours), ours.at, one
     order = list(PRESETS)
-    made = [Module(ours, theirs) for _, _, ours, theirs in found.values()]
-    made = [Module(m.ours, m.theirs, tuple(of_layer.get((m.ours.workload.preset, *m.group[1:]), ()))) for m in made]
-    return sorted(made, key=lambda m: (m.group[1:3], order.index(parse_preset(m.ours.workload.preset)[0].name)))
+    return sorted((one for _, _, one in found.values()),
+                  key=lambda m: (m.group[1:3], order.index(parse_preset(m.ours.workload.preset)[0].name)))
 
 
 def groups(modules: Iterable[Module]) -> dict[Group, list[Module]]:
@@ -103,6 +116,17 @@ def rows(modules: Sequence[Module], *, title: Callable[[str], str]) -> list[tupl
     means = [["", "", numbers.ratio(_mean(one.ratio(both=both) for one in modules)),
               numbers.ratio(_mean(one.of_kernels(both=both) for one in modules))] for both in (False, True)]
     return [*found, ("geometric mean", *means[0], *means[1])]
+
+
+def sentence(modules: Sequence[Module]) -> str:
+    """What modules add to their kernels, by the geometric means; "" without cells."""
+    means = [(_mean(m.against_fastest(both=both) for m in modules), _mean(m.of_kernels(both=both) for m in modules))
+             for both in (False, True)]
+    if not all(value for pair in means for value in pair):
+        return ""
+    (forward, forward_kernels), (whole, kernels) = ((numbers.ratio(a), numbers.ratio(b)) for a, b in means)
+    return (f"Against the fastest mode of PyTorch, by its `kernel_ms`, the modules reach {forward} in forward and {whole} in "
+            f"forward + backward; their kernels alone reach {forward_kernels} and {kernels}.")
 
 
 def table(modules: Sequence[Module]) -> str:
