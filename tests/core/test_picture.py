@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import prod
 from xml.etree import ElementTree
 
 import pytest
@@ -143,9 +144,28 @@ def test_explain_chooses_the_output_and_one_that_is_not_drawn_is_replaced_by_non
     usual = parsed(layer_svg(work)).find(f"{SVG}svg").get("aria-label")
     for wrong in [(3,), 4]:
         assert parsed(layer_svg(work, explain=wrong)).find(f"{SVG}svg").get("aria-label") == usual
-    for missing in [(13, 0), (-1, 2)]:
+    for missing in [(318, 0), (-1, 2)]:
         picture = layer_svg(work, explain=missing)
         assert f"y[{missing[0]},{missing[1]}] is beyond what is drawn" in picture and 'class="out pin"' not in picture
+
+
+@pytest.mark.parametrize(("name", "wanted", "inputs"), [
+    ("kb81", (200, 637), "39 to 41 × 124 to 127 of 64 × 128"), ("kb81", (317, 0), "61 to 63 × 0 to 3 of 64 × 128"),
+    ("kb74", (100_000,), "99 987 to 100 000 of 131 072"), ("kb74", (131_083,), "131 058 to 131 071 of 131 072")])
+def test_an_output_far_from_the_first_is_shown_in_a_window(name: str, wanted: tuple[int, ...], inputs: str) -> None:
+    work = preset(name).workload()
+    picture = layer_svg(work, explain=wanted)
+    group, = (g for g in outputs(parsed(picture))[0] if "pin" in g.get("class"))
+    assert output_of(formula(group)) == wanted
+    assert f"drawn: inputs {inputs};" in picture.replace("\u202f", " ")
+    low = [min(output_of(formula(g))[d] for g in outputs(parsed(picture))[0]) for d in range(len(wanted))]
+    assert max(low) > 20 and len(outputs(parsed(picture))[0]) > 1
+    for one in outputs(parsed(picture))[0]:   # what is left to hover is whole, as in the layer itself
+        at = output_of(formula(one))
+        reached = [[(i, k) for k in range(work.layer.kernel_size[d]) for i in range(o // work.layer.stride[d] + 2)
+                    if i < work.input_size[d] and i * work.layer.stride[d] - work.layer.padding[d]
+                    + k * work.layer.dilation[d] == o] for d, o in enumerate(at)]
+        assert check(formula(one), work.layer, 0) == prod(map(len, reached)), formula(one)
 
 
 _ROW = Workload(ConvTranspose(1, 2, 3, 3, stride=2, padding=1), batch=1, input_size=(5,))
@@ -183,12 +203,33 @@ def test_a_wrong_element_is_drawn_with_its_numbers(work, tensor, at, terms, draw
         assert selected == 4, "the element and the three values that it needs"
 
 
-def test_a_wrong_element_that_is_not_drawn_is_told_in_numbers() -> None:
-    far = replace(_ROW, input_size=(500,))
-    terms = (Term((0,), (451,), 2.0), Term((2,), (450,), -6.0))
-    for tensor, at in (("output", 901), ("grad_input", 450), ("grad_weight", 2)):
-        picture = layer_svg(far, case=SmallestWrong(1, (500,), (0, 2, at), 7.0, -4.0, terms), tensor=tensor)
-        assert f"[{at}] is beyond what is drawn" in picture and "2 − 6 = −4" in picture and 'class="out pin"' not in picture
+def test_a_wrong_element_far_from_the_first_is_drawn_in_a_window_with_its_numbers() -> None:
+    far, wide = replace(_ROW, input_size=(500,)), replace(_PLANE, input_size=(40, 60))
+    for tensor, at, terms, drawn in (
+            ("output", (901,), (Term((0,), (451,), 2.0), Term((2,), (450,), -6.0)), "445 to 456 of 500"),
+            ("grad_input", (450,), (Term((0,), (899,), 2.0), Term((1,), (900,), -6.0), Term((2,), (901,), 3.0)),
+             "444 to 455 of 500"),
+            ("output", (77, 9), (Term((0, 0), (39, 5), 2.0), Term((2, 2), (38, 4), -6.0)), "34 to 39 × 0 to 5 of 40 × 60"),
+            ("grad_input", (39, 59), (Term((0, 0), (77, 117), 2.0), Term((1, 1), (78, 118), -6.0)),
+             "34 to 39 × 54 to 59 of 40 × 60")):
+        work = wide if at[1:] else far
+        picture = layer_svg(work, case=SmallestWrong(1, work.input_size, (0, 2, *at), 7.0, sum(t.value for t in terms), terms),
+                            tensor=tensor)
+        assert "is beyond what is drawn" not in picture and drawn in picture
+        figure = parsed(picture)
+        pinned = [g for g in figure.iter(f"{SVG}g") if g.get("class") == "out pin"]
+        assert len(pinned) == (tensor == "output") and "2 − 6" in picture
+        tags = [e.text for g in pinned or [figure] for e in g.iter(f"{SVG}text") if e.get("class") == "tag"]
+        assert {"2", "−6"} <= set(tags), (tensor, at)
+        box = [float(v) for v in figure.find(f"{SVG}svg").get("viewBox").split()]
+        places = [float(e.get(side)) for e in figure.iter() for side in ("x", "y") if e.get(side)]
+        assert min(places) >= 0 and max(places) <= max(box), "nothing is drawn outside of the picture"
+
+
+def test_a_wrong_element_that_no_picture_has_room_for_is_told_in_numbers() -> None:
+    far, terms = replace(_ROW, input_size=(500,)), (Term((2,), (450,), 2.0), Term((2,), (451,), -6.0))
+    picture = layer_svg(far, case=SmallestWrong(1, (500,), (0, 2, 2), 7.0, -4.0, terms), tensor="grad_weight")
+    assert "[2] is beyond what is drawn" in picture and "2 − 6 = −4" in picture and 'class="out pin"' not in picture
     incomplete = layer_svg(_ROW, case=SmallestWrong(1, (5,), (0, 1, 3), 7.0, 4.0, (Term((0,), (2,), 2.0),)))
     assert "y[0, 1, 3] = … = 4" in incomplete, "a sum of which a term is missing is not shown as one"
 

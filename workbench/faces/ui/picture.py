@@ -16,7 +16,7 @@ from ...core.wrong_values import SHORT, SmallestWrong
 from .picture_axis import MOST_OUTPUTS, PictureAxis, axes
 from .picture_grid import grid
 from .picture_row import row
-from .picture_style import STYLE, WIDTH, Element, legend, number
+from .picture_style import BEYOND, STYLE, WIDTH, Element, legend, number
 
 _ROW_CELLS = 26
 _GRID_CELLS = (15, 22)
@@ -34,7 +34,11 @@ def _svg(shown: Workload | ConvTranspose, wanted: tuple[int, ...] | None, case: 
     parts = []
     for group, dimensions, name in _groups(shown):
         place = wanted and tuple(wanted[i] for i in dimensions)
-        parts.append(_drawn(group, place, prefix, name, _element(case, tensor, dimensions) if case else None))
+        element = _element(case, tensor, dimensions) if case else None
+        if element or place:
+            asked, at = (element.tensor, element.at) if element else ("output", place)
+            group = [axis.around(asked, i) for axis, i in zip(group, at, strict=True)]
+        parts.append(_drawn(group, place, prefix, name, element))
     if case:
         parts[-1] = _with_numbers(parts[-1], case, tensor)
     return f'<figure class="kwp">{STYLE}{"".join(_figure(*part) for part in parts)}</figure>'
@@ -42,9 +46,10 @@ def _svg(shown: Workload | ConvTranspose, wanted: tuple[int, ...] | None, case: 
 
 def layer_svg(shown: Workload | ConvTranspose, *, explain: int | Sequence[int] | None = None, case: SmallestWrong | None = None,
               tensor: str = "output") -> str:
-    """One `<figure>` of style, legend and SVG. `explain`: the output whose formula is shown while none is hovered. If it is not
-    drawn, the picture says so and shows no other one instead. `case`: a wrong element of `tensor`, whose sum is drawn with its
-    numbers; `shown` then has the size of the case. A 3-D layer is drawn as height and width, with the depth below.
+    """One `<figure>` of style, legend and SVG. `explain`: the output whose formula is shown while none is hovered. The part of
+    the layer around it is drawn. If it is no output, the picture says so and shows no other one instead. `case`: a wrong
+    element of `tensor`, whose sum is drawn with its numbers; `shown` then has the size of the case. A 3-D layer is drawn as
+    height and width, with the depth below.
     """
     dims = (shown.layer if isinstance(shown, Workload) else shown).dims
     wanted = None if explain is None else (explain,) if isinstance(explain, int) else tuple(explain)
@@ -148,7 +153,7 @@ def _drawn(group: list[PictureAxis], explain: tuple[int, ...] | None, prefix: st
 def _missing(group: list[PictureAxis], explain: tuple[int, ...] | None, element: Element | None) -> str:
     """`y[41] is beyond what is drawn`, where that is so: no other output is explained instead."""
     tensor, place = (element.tensor, element.at) if element else ("output", explain)
-    if place is None or all(axis.pairs(tensor, at) is not None if element else 0 <= at < axis.outputs
+    if place is None or all(axis.pairs(tensor, at) is not None if element else axis.has(at)
                             for axis, at in zip(group, place, strict=True)):
         return ""
     return f"{SHORT.get(tensor, tensor)}[{','.join(map(str, place))}] is beyond what is drawn"
@@ -159,9 +164,12 @@ def _span(axis: PictureAxis) -> int:
 
 
 def _left_out(group: list[PictureAxis]) -> str:
-    """`drawn with 8 inputs instead of 131 072`, where not all are drawn."""
+    """`drawn with 8 inputs instead of 131 072`, or in a window `drawn: inputs 93 to 100 of 131 072`; "" if all are drawn."""
     if not any(a.of and a.inputs < a.of for a in group):
         return ""
+    if any(a.start for a in group):
+        parts = " × ".join(f"{numbers.count(a.start)} to {numbers.count(a.last)}" for a in group)
+        return f"drawn: inputs {parts} of {' × '.join(numbers.count(a.of) for a in group)}; a grey output {BEYOND}"
     drawn = " × ".join(numbers.count(a.inputs) for a in group)
     return f"drawn with {drawn} inputs instead of {' × '.join(numbers.count(a.of) for a in group)}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...core.facts import Phases, phases
@@ -24,7 +24,9 @@ class Hit:
 
 @dataclass(frozen=True)
 class PictureAxis:
-    """One dimension of the picture. `inputs`: how many of its `of` inputs are drawn (None: the layer has no size yet)."""
+    """One dimension of the picture. `inputs`: how many of its `of` inputs are drawn (None: the layer has no size yet). The
+    first of them is `start`. At 0 the picture is that of a layer with so few inputs; above 0 it is a window into the whole
+    layer. Inputs and outputs have their numbers in the layer; a cell is a place in the drawn row of outputs."""
 
     inputs: int
     of: int | None
@@ -34,6 +36,7 @@ class PictureAxis:
     output_padding: int
     dilation: int
     phases: Phases
+    start: int = 0
 
     @property
     def uncropped(self) -> int:
@@ -42,23 +45,59 @@ class PictureAxis:
 
     @property
     def outputs(self) -> int:
-        return self.uncropped - 2 * self.padding
+        """How many outputs there are, of what is drawn or, in a window, of the layer."""
+        return self._width(self.of or self.inputs) if self.start else self._width(self.inputs)
+
+    @property
+    def last(self) -> int:
+        """The last drawn input."""
+        return self.start + self.inputs - 1
+
+    def output_at(self, cell: int) -> int:
+        return cell + self.start * self.stride - self.padding
+
+    def cell_of(self, output: int) -> int:
+        return output + self.padding - self.start * self.stride
+
+    def cell_under(self, input_: int) -> int:
+        """The cell that tap 0 of an input reaches; the input is drawn above it."""
+        return (input_ - self.start) * self.stride
+
+    def cropped(self, cell: int) -> bool:
+        """Whether padding takes this cell off."""
+        return not 0 <= self.output_at(cell) < self.outputs
+
+    def has(self, output: int) -> bool:
+        """Whether the output is drawn with all inputs that it needs."""
+        return output in self._hits
+
+    @property
+    def shown(self) -> list[int]:
+        """The outputs that are drawn with all inputs that they need."""
+        return list(self._hits)
 
     def hits(self, output: int) -> list[Hit]:
-        """Taps that reach an output, in order of the tap."""
+        """Taps that reach an output of `shown`, in order of the tap."""
         return self._hits[output]
 
     def pairs(self, tensor: str, at: int) -> list[Hit] | None:
         """The pairs of tap and input whose products give element `at` of "output", "grad_input" or "grad_weight" in this
         dimension. None if the element, or something that it needs, is not drawn."""
-        inputs = self.of or self.inputs
-        last = self.outputs + (inputs - self.inputs) * self.stride
-        taps = range(self.kernel) if tensor != "grad_weight" else (at,)
-        found = [(Hit(k, i), o) for k in taps for i in ((at,) if tensor == "grad_input" else range(inputs))
-                 if 0 <= (o := i * self.stride - self.padding + k * self.dilation) < last and (tensor != "output" or o == at)]
-        there = {"output": self.outputs, "grad_input": self.inputs, "grad_weight": self.kernel}[tensor]
-        drawn = 0 <= at < there and all(hit.input < self.inputs and o < self.outputs for hit, o in found)
+        found = self._pairs(tensor, at)
+        there = {"output": self.has(at), "grad_input": self.start <= at <= self.last,
+                 "grad_weight": 0 <= at < self.kernel}[tensor]
+        drawn = there and all(self.start <= hit.input <= self.last and 0 <= self.cell_of(o) < self.uncropped
+                              and o < self.outputs for hit, o in found)
         return [hit for hit, _ in found] if drawn else None
+
+    def around(self, tensor: str, at: int) -> PictureAxis:
+        """The same dimension, or if element `at` is not drawn, a window in which it is. If there is none: unchanged."""
+        if self.of is None or self.pairs(tensor, at) is not None:
+            return self
+        needed = [hit.input for hit, _ in self._pairs(tensor, at)] or [(at + self.padding) // self.stride]
+        middle = (min(needed) + max(needed) + 1) // 2
+        window = replace(self, start=max(0, min(middle - self.inputs // 2, self.of - self.inputs)))
+        return self if window.pairs(tensor, at) is None else window
 
     def phase(self, output: int) -> int:
         return (output + self.padding) % self.stride
@@ -75,13 +114,29 @@ class PictureAxis:
     @property
     def middle(self) -> int:
         """The output to explain first: of those with the most taps the one nearest to the middle."""
-        return max(range(self.outputs), key=lambda o: (len(self.hits(o)), -abs(2 * o - self.outputs + 1), -o))
+        return max(self.shown, key=lambda o: (len(self.hits(o)), -abs(2 * o - self.outputs + 1), -o))
+
+    def _width(self, inputs: int) -> int:
+        """The outputs of a layer with so many inputs."""
+        return (inputs - 1) * self.stride + self.dilation * (self.kernel - 1) + 1 + self.output_padding - 2 * self.padding
+
+    def _pairs(self, tensor: str, at: int) -> list[tuple[Hit, int]]:
+        """The pairs of the element in the whole layer, each with the output that it is part of."""
+        inputs = self.of or self.inputs
+        if tensor == "output":
+            return [(Hit(k, v // self.stride), at) for k in range(self.kernel)
+                    if not (v := at + self.padding - k * self.dilation) % self.stride and 0 <= v // self.stride < inputs]
+        products = [(k, at) for k in range(self.kernel)] if tensor == "grad_input" else [(at, i) for i in range(inputs)]
+        return [(Hit(k, i), o) for k, i in products
+                if 0 <= (o := i * self.stride - self.padding + k * self.dilation) < self._width(inputs)]
 
     @cached_property
-    def _hits(self) -> list[list[Hit]]:
-        return [[Hit(k, v // self.stride) for k in self.phases.taps.get(self.phase(o), ())
-                 if 0 <= (v := o + self.padding - k * self.dilation) and v // self.stride < self.inputs]
-                for o in range(self.outputs)]
+    def _hits(self) -> dict[int, list[Hit]]:
+        most = self.of if self.start and self.of else self.inputs  # a window leaves out outputs that need more than is drawn
+        found = {o: [Hit(k, v // self.stride) for k in self.phases.taps.get(self.phase(o), ())
+                     if 0 <= (v := o + self.padding - k * self.dilation) and v // self.stride < most]
+                 for o in map(self.output_at, range(self.uncropped)) if 0 <= o < self.outputs}
+        return {o: hits for o, hits in found.items() if all(self.start <= hit.input <= self.last for hit in hits)}
 
     @cached_property
     def _places(self) -> dict[int, int]:

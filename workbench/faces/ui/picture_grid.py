@@ -31,7 +31,7 @@ def grid(down: PictureAxis, across: PictureAxis, prefix: str, *, explain: tuple[
 
 
 def _inside(down: PictureAxis, across: PictureAxis, place: tuple[int, int]) -> bool:
-    return 0 <= place[0] < down.outputs and 0 <= place[1] < across.outputs
+    return down.has(place[0]) and across.has(place[1])
 
 
 class _Grid:
@@ -61,16 +61,16 @@ class _Grid:
 
     def gradient(self, element: Element) -> tuple[str, float, str]:
         """The cells that one element of a gradient needs are outlined, and each tap or input has the number that it adds."""
-        cells = [self._cell((i, j)) for i in range(self.down.uncropped) for j in range(self.across.uncropped)]
+        cells = [self._cell((i, j), whole=False) for i in range(self.down.uncropped) for j in range(self.across.uncropped)]
         if self.products is not None:
             rows, columns = self.products
             at = element.at[0], element.at[1]
             taps = ([at[0]], [at[1]]) if element.tensor == "grad_weight" else ([h.tap for h in rows], [h.tap for h in columns])
-            inputs = ([at[0]], [at[1]]) if element.tensor == "grad_input" else (
-                [h.input for h in rows], [h.input for h in columns])
+            inputs = self._drawn(*(([at[0]], [at[1]]) if element.tensor == "grad_input" else (
+                [h.input for h in rows], [h.input for h in columns])))
             for pattern, top in ((inputs, _TOP), (taps, self.taps_top)):
                 cells += [self._outlined(*pattern, top)] if all(pattern) else []
-            places = [(h.input * axis.stride + h.tap * axis.dilation for h in hits)
+            places = [(axis.cell_under(h.input) + h.tap * axis.dilation for h in hits)
                       for axis, hits in ((self.down, rows), (self.across, columns))]
             size = self.cell - 1.4
             cells += ['<path class="sel thin" d="{}"/>'.format("".join(
@@ -91,7 +91,7 @@ class _Grid:
         top = _TOP if of_input else self.taps_top
         for a, b in product(rows, columns):
             text = element.label((a.tap, b.tap), (a.input, b.input))
-            i, j = (a.input, b.input) if of_input else (a.tap, b.tap)
+            i, j = (a.input - self.down.start, b.input - self.across.start) if of_input else (a.tap, b.tap)
             if text and 5.4 * len(text) + 1 <= self.small:
                 parts.append(f'<text class="tag" x="{_EDGE + (j + .5) * self.small:.1f}" '
                              f'y="{top + (i + .5) * self.small + 3:.1f}">{text}</text>')
@@ -119,32 +119,35 @@ class _Grid:
         """Every fifth row and column of the output has its number."""
         bottom = _TOP + self.down.uncropped * self.cell + 11
         step = next(n for n in (5, 10, 50) if n * self.cell > 24 or n == 50)
-        columns = [f'<text x="{_LEFT + (j + self.across.padding + .5) * self.cell - .7:.1f}" y="{bottom:.1f}" '
-                   f'class="c m">{j}</text>' for j in range(0, self.across.outputs, step)]
-        rows = [f'<text x="{_LEFT - 4}" y="{_TOP + (i + self.down.padding + .5) * self.cell + 3:.1f}" class="e m">{i}'
-                '</text>' for i in range(0, self.down.outputs, step)]
+        columns = [f'<text x="{_LEFT + (self.across.cell_of(j) + .5) * self.cell - .7:.1f}" y="{bottom:.1f}" '
+                   f'class="c m">{j}</text>' for j in self.across.shown if j % step == 0]
+        rows = [f'<text x="{_LEFT - 4}" y="{_TOP + (self.down.cell_of(i) + .5) * self.cell + 3:.1f}" class="e m">{i}'
+                '</text>' for i in self.down.shown if i % step == 0]
         return "".join(columns + rows)
 
     def _fill(self, row_phase: int, column_phase: int, hit: bool = True) -> str:
         lightness = .95 - .62 * self.across.place(column_phase) if len(self.across.phases.taps) > 1 else .85
         return f'fill="{colour_of(self.down, row_phase)}" fill-opacity="{lightness if hit else .12:.2f}"'
 
-    def _cell(self, place: tuple[int, int]) -> str:
-        """One cell of the output grid, before padding takes the edge off."""
+    def _cell(self, place: tuple[int, int], *, whole: bool = True) -> str:
+        """One cell of the output grid, before padding takes the edge off. `whole`: grey if not all of its inputs are drawn."""
         x, y, size = _LEFT + place[1] * self.cell, _TOP + place[0] * self.cell, self.cell - 1.4
         box = f'x="{x:.1f}" y="{y:.1f}" width="{size:.1f}" height="{size:.1f}" rx="2"'
-        output = (place[0] - self.down.padding, place[1] - self.across.padding)
-        if not _inside(self.down, self.across, output):
+        output = self.down.output_at(place[0]), self.across.output_at(place[1])
+        if self.down.cropped(place[0]) or self.across.cropped(place[1]):
             return f'<rect class="crop" {box}/>'
         if self._dead(output):
             return f'<rect class="zero" {box}/>'
+        inside = _inside(self.down, self.across, output)
+        if whole and not inside:
+            return f'<rect class="part" {box}/>'
         fill = self._fill(self.down.phase(output[0]), self.across.phase(output[1]),
-                          bool(self.down.hits(output[0]) and self.across.hits(output[1])))
+                          not inside or bool(self.down.hits(output[0]) and self.across.hits(output[1])))
         return f"<rect {box} {fill}/>"
 
     def _place(self, i: int, j: int, pin: tuple[int, int] | None) -> str:
         x, y, size = _LEFT + j * self.cell, _TOP + i * self.cell, self.cell - 1.4
-        output = (i - self.down.padding, j - self.across.padding)
+        output = self.down.output_at(i), self.across.output_at(j)
         body = self._cell((i, j))
         if not _inside(self.down, self.across, output):
             return body
@@ -162,16 +165,17 @@ class _Grid:
         size = self.small
         parts = []
         if rows and columns:
-            parts.append(self._outlined([h.input for h in rows], [h.input for h in columns], _TOP))
+            parts.append(self._outlined(*self._drawn([h.input for h in rows], [h.input for h in columns]), _TOP))
             parts.append(self._outlined([h.tap for h in rows], [h.tap for h in columns], self.taps_top))
         if element and element.values:
             parts += self._named(rows, columns, element)
         elif len(rows) * len(columns) <= _NAMED:
             for a, b in product(rows, columns):
-                for i, j, top in ((a.input, b.input, _TOP), (a.tap, b.tap, self.taps_top)):
+                for i, j, top, row, column in ((a.input, b.input, _TOP, self.down.start, self.across.start),
+                                               (a.tap, b.tap, self.taps_top, 0, 0)):
                     if 5.4 * len(f"{i},{j}") + 3 <= size:
-                        parts.append(f'<text class="tag" x="{_EDGE + (j + .5) * size:.1f}" '
-                                     f'y="{top + (i + .5) * size + 3:.1f}">{i},{j}</text>')
+                        parts.append(f'<text class="tag" x="{_EDGE + (j - column + .5) * size:.1f}" '
+                                     f'y="{top + (i - row + .5) * size + 3:.1f}">{i},{j}</text>')
         base = _TOP + self.height + 26
         parts.append(f'<text class="code big" x="0" y="{base:.0f}">{self._formula(output)}</text>'
                      f'<text class="code m" x="0" y="{base + 18:.0f}">{self._row_reasons[output[0]]}</text>'
@@ -179,12 +183,16 @@ class _Grid:
         return "".join(parts)
 
     @cached_property
-    def _row_reasons(self) -> list[str]:
-        return [f"row    {_why(self.down, o)}" for o in range(self.down.outputs)]
+    def _row_reasons(self) -> dict[int, str]:
+        return {o: f"row    {_why(self.down, o)}" for o in self.down.shown}
 
     @cached_property
-    def _column_reasons(self) -> list[str]:
-        return [f"column {_why(self.across, o)}" for o in range(self.across.outputs)]
+    def _column_reasons(self) -> dict[int, str]:
+        return {o: f"column {_why(self.across, o)}" for o in self.across.shown}
+
+    def _drawn(self, rows: list[int], columns: list[int]) -> tuple[list[int], list[int]]:
+        """The places of these inputs in the input grid."""
+        return [i - self.down.start for i in rows], [j - self.across.start for j in columns]
 
     def _outlined(self, rows: list[int], columns: list[int], top: float) -> str:
         """The outline of some cells, as one shape that all outputs with the same pattern share."""

@@ -6,7 +6,7 @@ Inputs stand at i * stride and outputs at their place before cropping, so tap k 
 from __future__ import annotations
 
 from .picture_axis import Hit, PictureAxis
-from .picture_style import OUTSIDE, WIDTH, Element, colour_of, outline, terms
+from .picture_style import BEYOND, OUTSIDE, WIDTH, Element, colour_of, outline, terms
 
 _LEFT, _TOP, _BOTTOM, _CELL = 52, 4, 102, 26
 _LISTED = 8          # taps explained one by one below the formula
@@ -21,26 +21,25 @@ def row(axis: PictureAxis, *, explain: int | None = None, element: Element | Non
     parts = [f'<text x="0" y="{_TOP + 17}" class="m">{above}</text>'
              f'<text x="0" y="{_BOTTOM + 17}" class="m">{below}</text>', *_inputs(axis, cell), *_wires(axis, cell)]
     if element and element.tensor != "output":
-        parts += [_cropped(axis, place, cell) or f'<rect class="in" {_box(place, _BOTTOM, cell)}/>'
+        parts += [_cropped(axis, place, cell) if axis.cropped(place) else f'<rect class="in" {_box(place, _BOTTOM, cell)}/>'
                   for place in range(axis.uncropped)]
         return "".join([*parts, _of_gradient(axis, element, cell)]), _BOTTOM + _CELL + 24, ""
     at = element.at[0] if element else explain
-    pin = axis.middle if at is None else at if 0 <= at < axis.outputs and (
+    pin = axis.middle if at is None else at if axis.has(at) and (
         not element or axis.pairs("output", at) is not None) else None
     rows = -(-_listed(axis) // 2) + (axis.kernel > _listed(axis))
     for place in range(axis.uncropped):
-        output = place - axis.padding
-        parts.append(_cropped(axis, place, cell) or _output(axis, output, cell, pinned=output == pin,
-                                                            element=element if output == pin else None))
+        output = axis.output_at(place)
+        parts.append(_output(axis, output, cell, pinned=output == pin, element=element if output == pin else None)
+                     if axis.has(output) else _cropped(axis, place, cell))
     return "".join(parts), _BOTTOM + _CELL + 52 + rows * 16, "" if pin is None else _formula(axis, pin)
 
 
 def _cropped(axis: PictureAxis, place: int, cell: float) -> str:
-    """The cell of an output that padding takes off; "" for a cell that is an output."""
-    if 0 <= place - axis.padding < axis.outputs:
-        return ""
-    return (f'<g><title>cropped by padding {axis.padding}: never computed</title>'
-            f'<rect class="crop" {_box(place, _BOTTOM, cell)}/></g>')
+    """A cell that is no output, because padding takes it off, or an output that needs more inputs than are drawn."""
+    why, style = ((f"cropped by padding {axis.padding}: never computed", "crop") if axis.cropped(place) else
+                  (f"y[{axis.output_at(place)}] {BEYOND}", "part"))
+    return f'<g><title>{why}</title><rect class="{style}" {_box(place, _BOTTOM, cell)}/></g>'
 
 
 def _of_gradient(axis: PictureAxis, element: Element, cell: float) -> str:
@@ -49,12 +48,12 @@ def _of_gradient(axis: PictureAxis, element: Element, cell: float) -> str:
     if pairs is None:
         return ""
     parts, gap = [], cell * .08
-    places = [(h, h.input * axis.stride, h.input * axis.stride + h.tap * axis.dilation) for h in pairs]
+    places = [(h, axis.cell_under(h.input), axis.cell_under(h.input) + h.tap * axis.dilation) for h in pairs]
     for _, top, bottom in places:
         parts.append(f'<path class="w" stroke="{colour_of(axis, bottom % axis.stride)}" '
                      f'd="M{_middle(top, cell)},{_TOP + _CELL}L{_middle(bottom, cell)},{_BOTTOM}"/>')
     cells = {(_TOP, top) for _, top, _ in places} | {(_BOTTOM, bottom) for *_, bottom in places}
-    cells |= {(_TOP, element.at[0] * axis.stride)} if element.tensor == "grad_input" else set()
+    cells |= {(_TOP, axis.cell_under(element.at[0]))} if element.tensor == "grad_input" else set()
     parts.append('<path class="sel" d="{}"/>'.format("".join(
         outline(_x(place, cell) + gap - 1, top - 1, cell - 2 * gap + 2, _CELL + 2) for top, place in sorted(cells))))
     # The lines of grad_input part downwards and those of grad_weight are parallel: in the middle there is room.
@@ -80,7 +79,8 @@ def _tag(x: float, y: float, text: str, colour: str) -> str:
 
 def _listed(axis: PictureAxis) -> int:
     """How many taps are explained one by one; fewer where there are very many outputs to explain."""
-    return min(axis.kernel, _LISTED // (1 if axis.outputs <= 100 else 2 if axis.outputs <= 200 else 4))
+    outputs = len(axis.shown)
+    return min(axis.kernel, _LISTED // (1 if outputs <= 100 else 2 if outputs <= 200 else 4))
 
 
 def _x(place: int, cell: float) -> float:
@@ -104,10 +104,11 @@ def _step(count: int, cell: float) -> int:
 
 def _inputs(axis: PictureAxis, cell: float) -> list[str]:
     parts = []
-    for i in range(axis.inputs):
-        parts.append(f'<rect class="in" {_box(i * axis.stride, _TOP, cell)}/>')
-        if i % _step(axis.inputs, cell) == 0 and cell >= 7 * len(str(i)) + 2:
-            parts.append(f'<text x="{_middle(i * axis.stride, cell)}" y="{_TOP + 17}" class="c">{i}</text>')
+    for i in range(axis.start, axis.last + 1):
+        place = axis.cell_under(i)
+        parts.append(f'<rect class="in" {_box(place, _TOP, cell)}/>')
+        if i % _step(axis.last + 1, cell) == 0 and cell >= 7 * len(str(i)) + 2:
+            parts.append(f'<text x="{_middle(place, cell)}" y="{_TOP + 17}" class="c">{i}</text>')
     if cell >= 6:
         parts += [f'<circle cx="{_middle(j, cell)}" cy="{_TOP + _CELL / 2}" r="1.8" class="gap"/>'
                   for j in range((axis.inputs - 1) * axis.stride) if j % axis.stride]
@@ -120,7 +121,7 @@ def _wires(axis: PictureAxis, cell: float) -> list[str]:
     for i in range(axis.inputs):
         for k in range(axis.kernel):
             place = i * axis.stride + k * axis.dilation
-            if axis.padding <= place < axis.uncropped - axis.padding:
+            if not axis.cropped(place):
                 lines.setdefault(colour_of(axis, place % axis.stride), []).append(
                     f"M{_middle(i * axis.stride, cell)},{_TOP + _CELL}L{_middle(place, cell)},{_BOTTOM}")
     faint = .32 if axis.inputs * axis.kernel < 40 else .16
@@ -129,7 +130,7 @@ def _wires(axis: PictureAxis, cell: float) -> list[str]:
 
 
 def _output(axis: PictureAxis, output: int, cell: float, *, pinned: bool, element: Element | None) -> str:
-    place = output + axis.padding
+    place = axis.cell_of(output)
     hits = axis.hits(output)
     phase = axis.phase(output)
     middle = _middle(place, cell)
@@ -143,7 +144,7 @@ def _output(axis: PictureAxis, output: int, cell: float, *, pinned: bool, elemen
     gap = cell * .08
     body += (f'<rect class="hot" x="{_x(place, cell) + gap - 1.5:.1f}" y="{_BOTTOM - 1.5}" '
              f'width="{cell - 2 * gap + 3:.1f}" height="{_CELL + 3}" rx="4"/>')
-    if output % _step(axis.outputs, cell) == 0:
+    if output % _step(max(axis.shown) + 1, cell) == 0:
         body += f'<text x="{middle}" y="{_BOTTOM + _CELL + 13}" class="c m">{output}</text>'
     return (f'<g class="out{" pin" if pinned else ""}" tabindex="-1">{body}'
             f'<g class="d">{_detail(axis, output, hits, cell, element)}</g></g>')
@@ -152,8 +153,8 @@ def _output(axis: PictureAxis, output: int, cell: float, *, pinned: bool, elemen
 def _detail(axis: PictureAxis, output: int, hits: list[Hit], cell: float, element: Element | None) -> str:
     """Thick lines, their tags, the formula, and for each tap why it reaches or misses."""
     colour = colour_of(axis, axis.phase(output))
-    end = _x(output + axis.padding, cell) + cell / 2
-    starts = [_x(h.input * axis.stride, cell) + cell / 2 for h in hits]
+    end = _x(axis.cell_of(output), cell) + cell / 2
+    starts = [_x(axis.cell_under(h.input), cell) + cell / 2 for h in hits]
     parts = []
     if hits:
         lines = "".join(f"M{x:.1f},{_TOP + _CELL}L{end:.1f},{_BOTTOM}" for x in starts)

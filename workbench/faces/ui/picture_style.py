@@ -9,6 +9,7 @@ from .picture_axis import COLOURS, PictureAxis
 
 WIDTH = 620
 OUTSIDE = "every tap falls outside the input"  # why an output of a phase with taps can still be zero
+BEYOND = "needs inputs that are not drawn"
 _CHARACTERS = 76     # 13 px monospace in WIDTH
 # light-dark() follows the colour scheme of the page around the picture; there is no script and no theme to pass.
 STYLE = """<style>
@@ -23,7 +24,7 @@ margin:0;max-width:760px;color:var(--ink);font-family:"Source Sans","Source Sans
 .kwp .big{font-size:13px;font-weight:600} .kwp .in{fill:var(--bg2);stroke:var(--mute)}
 .kwp .zero{fill:var(--bg);stroke:var(--line)}
 .kwp .crop{fill:none;stroke:var(--mute);stroke-dasharray:2 2;opacity:.55}
-.kwp .gap{fill:var(--mute);opacity:.4} .kwp .wire{stroke-width:1.2;fill:none}
+.kwp .part{fill:var(--bg2)} .kwp .gap{fill:var(--mute);opacity:.4} .kwp .wire{stroke-width:1.2;fill:none}
 .kwp .d{opacity:0} .kwp .d,.kwp .out text{pointer-events:none} .kwp .out{cursor:default;outline:none}
 .kwp .hot{fill:none;stroke:var(--ink);stroke-width:2;opacity:0;pointer-events:none} .kwp .w{stroke-width:2.2;fill:none}
 .kwp .sel{fill:none;stroke:var(--ink);stroke-width:2;stroke-linejoin:round} .kwp .thin{stroke-width:1.4}
