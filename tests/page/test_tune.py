@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
+from math import log10
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from workbench.faces.cli import main
 from workbench.faces.ui import running, state, tune_page
 
 from ..drive.conftest import until
-from .test_report import CPU, WORK, pytorch, trial
+from .test_report import CPU, WORK, pytorch, timing, trial
 
 TINY = Workload(ConvTranspose(1, 3, 5, (3,), stride=(2,)), 2, (17,))
 REQUEST = TuneRequest(TINY, ("forward",), device="cpu", variants=("naive_gather",), baselines=False, trials=3)
@@ -235,6 +236,20 @@ def test_every_trial_is_a_point_and_pytorch_and_the_floor_are_lines() -> None:
     assert [t.name for t in timed.data][:3] == ["TILE = 32", "TILE = 64", "TILE = 128"] and timed.data[-1].name == "pinned"
 
 
+def test_times_below_a_hundredth_of_a_millisecond_are_in_microseconds_in_every_figure() -> None:
+    tiny = [replace(t, kernel_ms=timing(t.kernel_median_ms / 200)) if t.ok else t for t in story()[2:]]   # 2.5 to 6 µs
+    found = tune_points.tried(tiny, [], WORK, "forward")
+    heat = tune_plots.heat_map(found, "fast tf32", "TILE", "WARPS")
+    assert heat.layout.xaxis.title.text == "TILE (numbers: best time, µs)"
+    assert "<b>2.62</b>" in [note.text for note in heat.layout.annotations]
+    time = tune_plots.parallel(found, "fast tf32").data[0].dimensions[-1]
+    assert time.label == "median, µs" and list(time.ticktext) == ["3.00", "5.00"] and time.tickvals[0] == log10(0.003)
+    sliced, fell = tune_plots.slices(found, "fast tf32"), tune_plots.steps([found])
+    assert sliced.layout.yaxis.title.text == "median, µs" and sliced.layout.yaxis.ticktext == time.ticktext
+    assert fell.layout.yaxis.title.text == "best so far, µs" and fell.layout.yaxis.ticktext[:3] == ("3.00", "5.00", "7.00")
+    assert tune_plots.progress(found).layout.yaxis.title.text == "median, µs"
+
+
 def test_emulated_trials_are_not_compared_with_pytorch() -> None:
     found = tune_points.tried(story(device=CPU), [], WORK, "forward")
     assert found.emulated and found.floor_ms is None and found.against_pytorch(found.right[0]) is None
@@ -264,6 +279,7 @@ def test_the_tunable_that_decides_matters_most() -> None:
     assert tune_points.matters(replace(found, points=found.points[:4]), "v tf32") == []
     figure = tune_plots.heat_map(found, "v tf32", "TILE", "PAD")
     assert [note.text for note in figure.layout.annotations].count("<b>1.00</b>") == 1
+    assert figure.layout.xaxis.title.text == "TILE (numbers: best time, ms)"
     assert tune_plots.slices(found, "v tf32", order).layout.xaxis.title.text == "TILE"
 
 

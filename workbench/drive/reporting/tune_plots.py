@@ -17,7 +17,7 @@ from plotly.subplots import make_subplots
 
 from ...core import numbers
 from . import report
-from .plots import CATEGORIES, DARK, LIGHT, SYMBOLS, style, time_axis, time_label
+from .plots import CATEGORIES, DARK, LIGHT, SYMBOLS, style, time_axis
 from .tune_points import Matter, Point, Tried, label, tunables
 
 TRIALS, TIME = "trials", "time"                    # the x axis of the first figure
@@ -134,14 +134,14 @@ def steps(found: Sequence[Tried], *, mode: str = "light") -> go.Figure:
                                   xanchor="right", yanchor="bottom", font={"size": 11, "color": colours["mute"]})
     style(figure, height=400, mode=mode)
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.12})
-    shown = [p for one in found for p in one.steps]
+    shown, unit = [p for one in found for p in one.steps], "ms"
     if shown:
         times = [*(p.ms or 1.0 for p in shown), *(ms for _, ms, _ in levels if ms)]
-        ticks = _log_ticks(times)
-        figure.update_yaxes(type="log", tickvals=ticks, ticktext=list(map(time_label, ticks)),
+        unit, ticks, words = _log_ticks(times)
+        figure.update_yaxes(type="log", tickvals=ticks, ticktext=words,
                             range=[log10(0.9 * min(times)), log10(1.15 * max(times))])
-    emulated = any(one.emulated for one in found)
-    figure.update_yaxes(title_text="best so far, ms" + (" on this CPU, kernels emulated" if emulated else ""), row=1, col=1)
+    emulated = " on this CPU, kernels emulated" if any(one.emulated for one in found) else ""
+    figure.update_yaxes(title_text=f"best so far, {unit}{emulated}", row=1, col=1)
     figure.update_xaxes(title_text="trial", row=1, col=1)
     figure.update_xaxes(title_text="time of the tune, s", row=1, col=2)
     return figure
@@ -176,10 +176,10 @@ def slices(found: Tried, family: str, order: Sequence[Matter] = (), *, mode: str
         figure.update_xaxes(tickvals=list(range(len(values))), ticktext=[str(v) for v in values], title_text=name,
                             range=[-0.5, len(values) - 0.5], **at)
     style(figure, height=70 + 190 * down, mode=mode, top=10)
-    ticks = _log_ticks([p.ms or 1.0 for p in mine])
-    figure.update_yaxes(type="log", tickvals=ticks, ticktext=list(map(time_label, ticks)))
+    unit, ticks, words = _log_ticks([p.ms or 1.0 for p in mine])
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=words)
     for row in range(1, down + 1):
-        figure.update_yaxes(title_text=_unit(found), row=row, col=1)
+        figure.update_yaxes(title_text=f"median, {unit}{' *' if found.emulated else ''}", row=row, col=1)
     return figure
 
 
@@ -202,7 +202,7 @@ def importance(order: Sequence[Matter], *, mode: str = "light") -> go.Figure | N
 
 def heat_map(found: Tried, family: str, x: str, y: str, *, of: str = BEST, mode: str = "light") -> go.Figure | None:
     """A heat map of two tunables of a family. A cell shows the best or the median time of its trials, or the share that failed.
-    The best cell is bold."""
+    The best cell is bold. The title of the x axis says what the numbers are, with their unit."""
     mine = [p for p in found.points if p.family == family and {x, y} <= set(p.trial.tunables)]
     cells: dict[tuple[int, int], list[Point]] = {}
     for point in mine:
@@ -221,15 +221,17 @@ def heat_map(found: Tried, family: str, x: str, y: str, *, of: str = BEST, mode:
         zmin=0 if of == FAILED else None, zmax=100 if of == FAILED else None,
         text=[[_cell_words(cells.get((a, b), []), x, a, y, b, shown.get((a, b)), of) for a in xs] for b in ys],
         hovertemplate="%{text}<extra></extra>"))
-    ink = _palette(mode)["ink"]
-    for (a, b), value in shown.items() if len(xs) * len(ys) <= 120 else ():
+    ink, (unit, words) = _palette(mode)["ink"], numbers.times(list(shown.values()))
+    for ((a, b), value), time in zip(shown.items(), words, strict=True) if len(xs) * len(ys) <= 120 else ():
         dark_cell = of != FAILED and (log10(value / low) < 0.3 * log10(high / low) if high > low else True)
-        word = numbers.share(value / 100) if of == FAILED else numbers.milliseconds(value)
+        word = numbers.share(value / 100) if of == FAILED else time.strip()
         figure.add_annotation(
             x=xs.index(a), y=ys.index(b), text=f"<b>{word}</b>" if value == low and of != FAILED else word, showarrow=False,
             font={"size": 11.5, "color": (_palette(mode)["bg"] if dark_cell else ink)})
     style(figure, height=max(220, 70 + 34 * len(ys)), mode=mode, top=8)
-    figure.update_xaxes(title_text=x, tickvals=list(range(len(xs))), ticktext=[str(v) for v in xs], showgrid=False)
+    what = "not right, %" if of == FAILED else f"{of} time, {unit}"
+    figure.update_xaxes(title_text=f"{x} (numbers: {what})", tickvals=list(range(len(xs))), ticktext=[str(v) for v in xs],
+                        showgrid=False)
     figure.update_yaxes(title_text=y, tickvals=list(range(len(ys))), ticktext=[str(v) for v in ys], showgrid=False)
     return figure
 
@@ -251,9 +253,9 @@ def parallel(found: Tried, family: str, *, best_percent: int = 100, mode: str = 
         axes.append({"label": name, "tickvals": list(range(len(values))), "ticktext": [str(v) for v in values],
                      "range": [-0.15, max(1, len(values) - 1) + 0.15],
                      "values": [where[p.trial.tunables[name]] + jitter.uniform(-0.05, 0.05) for p in lines]})
-    ticks = _log_ticks([p.ms or 1.0 for p in lines])
-    axes.append({"label": "median, ms", "values": [log10(p.ms or 1) for p in lines], "tickvals": [log10(t) for t in ticks],
-                 "ticktext": list(map(time_label, ticks))})
+    unit, ticks, words = _log_ticks([p.ms or 1.0 for p in lines])
+    axes.append({"label": f"median, {unit}", "values": [log10(p.ms or 1) for p in lines], "tickvals": list(map(log10, ticks)),
+                 "ticktext": words})
     figure = go.Figure(go.Parcoords(
         dimensions=axes, labelfont={"size": 12, "color": colours["mute"]}, tickfont={"size": 11, "color": colours["ink"]},
         rangefont={"size": 1, "color": "rgba(0,0,0,0)"},
@@ -287,10 +289,6 @@ def described(found: Tried) -> str:
 
 def _palette(mode: str) -> dict[str, str]:
     return DARK if mode == "dark" else LIGHT
-
-
-def _unit(found: Tried) -> str:
-    return "median, ms *" if found.emulated else "median, ms"
 
 
 def _top(found: Tried) -> float:
@@ -409,8 +407,11 @@ def _cell_words(points: Sequence[Point], x: str, a: int, y: str, b: int, value: 
     return f"{x}={a}, {y}={b}: {time}{len(points)} tried, {failed} not right"
 
 
-def _log_ticks(times: Sequence[float]) -> list[float]:
-    """The ticks 1, 2, 5, ... within the times; if fewer than two are there, the ends of the range."""
+def _log_ticks(times: Sequence[float]) -> tuple[str, list[float], list[str]]:
+    """(unit, places in ms, words) of the ticks 1, 2, 5, ... within the times; if fewer than two are there, of the ends of the
+    range. The unit is µs if a time is below 0.01 ms, else ms."""
     low, high = min(times), max(times)
     ticks = [m * 10.0**e for e in range(-6, 6) for m in (1, 1.5, 2, 3, 5, 7) if low <= m * 10.0**e <= high]
-    return ticks if len(ticks) > 1 else sorted({low, high})
+    ticks = ticks if len(ticks) > 1 else sorted({low, high})
+    unit, words = numbers.times([*ticks, low])
+    return unit, ticks, [word.strip() for word in words[:-1]]

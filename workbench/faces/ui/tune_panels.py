@@ -224,8 +224,8 @@ def _pair(view: _View) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         _family_box(view, family)
         of = _select("Cell", "tune_cell", _CELLS, "cell")
-    words = {tune_plots.BEST: "Best median of each pair, ms", tune_plots.MEDIAN: "Median over all other tunables, ms",
-             tune_plots.FAILED: "Share that is not right, %"}[of]
+    words = {tune_plots.BEST: "Best median of each pair", tune_plots.MEDIAN: "Median over all other tunables",
+             tune_plots.FAILED: "Share that is not right"}[of]
     theme.html(theme.heading(f"{words}: {family.name}{' *' if view.found.emulated else ''}"))
     figure = _heat(view.known_by, family.name, x, y, of, theme.mode(), view.found)
     if figure is None:
