@@ -396,6 +396,15 @@ def test_results_are_in_sight_at_1440_at_1024_and_at_twice_the_size_in_light_and
         place = run.bounding_box()
         assert place["x"] >= 0 and place["x"] + place["width"] <= width and place["y"] + place["height"] <= height, width
         run.click(trial=True)  # nothing lies over it
+        others = page.locator("details.foot")  # closed at first; opened, no reason is cut off
+        assert others.inner_text() == "10 variants are not for this layer and precision"
+        others.locator("summary").click()
+        box, chart = others.bounding_box(), page.locator(".js-plotly-plot").first.bounding_box()
+        assert box["y"] + box["height"] <= chart["y"], width
+        assert others.evaluate("e => { while (e = e.parentElement) if (e.scrollHeight > e.clientHeight + 1 && "
+                               "e.clientHeight < 400) return false; return true }"), (width, "it stands in a box that scrolls")
+        assert "only in ieee: naive_gather, shared_weight_tiling" in others.inner_text()
+        others.locator("summary").click()
     for scheme in ("light", "dark"):
         if scheme == "dark":
             drawn = page.locator(".js-plotly-plot .ytick text").first

@@ -69,7 +69,9 @@ border-bottom:1px solid var(--line);white-space:nowrap}
 .kw pre{margin:0;font-family:"Source Code Pro",ui-monospace,monospace;font-size:12px;line-height:1.5;
 white-space:pre-wrap;overflow-wrap:anywhere;background:var(--codebg);padding:8px 10px;
 border-radius:6px;max-height:320px;overflow-y:auto}
-.kw .foot{font-size:11.5px;color:var(--mute)}.kw.wrong,.kw .wrong{font-size:12px;color:var(--bad);line-height:1.3}
+.kw .foot{font-size:11.5px;color:var(--mute)}.kw summary{cursor:pointer;width:max-content;max-width:100%}
+.kw summary:focus-visible{outline:2px solid var(--acc);outline-offset:2px}
+.kw.wrong,.kw .wrong{font-size:12px;color:var(--bad);line-height:1.3}
 .kw.faded{opacity:.45}
 textarea{font-family:"Source Code Pro",monospace!important;font-size:12px!important;line-height:1.5!important;
 white-space:pre!important;overflow-x:auto!important}

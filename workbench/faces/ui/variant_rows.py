@@ -21,7 +21,7 @@ from . import address, results, state, theme
 from .layer_form import EACH_ITS_OWN, Choice
 
 MOST_CANDIDATES = 200
-LIST_HEIGHT_PX = 228  # a longer list has its own scroll bar, so that times are visible on the first screen
+LIST_HEIGHT_PX = 206  # a longer list has its own scroll bar, so that times are visible on the first screen
 KEYS = ("direction", "several", "tick ", "set ", "value ", "values ")  # the keys of the widgets here
 _CHIP_CHARACTERS = 64
 
@@ -84,7 +84,7 @@ def picks(variants: Sequence[Variant], direction: str) -> None:
 
 
 def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) -> None:
-    """The rows of one direction: the variants that can run here, then a line with the others and their reasons on hover."""
+    """The rows of one direction: the variants that can run here, then a line that opens to the others and their reasons."""
     there = of_direction(variants, direction)
     others = [v for v in there if cannot(v, choice)]
     with st.container(key="variants", height=LIST_HEIGHT_PX, border=False):
@@ -95,10 +95,8 @@ def variant_rows(variants: Sequence[Variant], direction: str, choice: Choice) ->
             name_cell.checkbox(variant.name, key=f"tick {key}", persist_state="session", help=theme.markdown(variant.idea))
             with chip_cell:
                 _chip(variant, key, choice)
-        if others:
-            words = " · ".join(f"<span{theme.hint(cannot(v, choice) or '')}>{escape(v.name)}: "
-                               f"{escape(_absence(v, choice))}</span>" for v in others)
-            theme.html(f'<div class="foot">Not for this layer and precision: {words}</div>')
+    if others:
+        theme.html(_not_here(others, choice))
 
 
 def chosen_candidates(variants: Sequence[Variant], workload: Workload, choice: Choice) -> list[Candidate]:
@@ -179,6 +177,17 @@ def _absence(variant: Variant, choice: Choice) -> str:
     if not offered:
         return f"not in {dtype}"
     return "does not apply" if choice.precision in (*offered, EACH_ITS_OWN) else f"only in {', '.join(offered)}"
+
+
+def _not_here(others: Sequence[Variant], choice: Choice) -> str:
+    """The variants that cannot run here, by reason. It is closed at first, because the list is longer than what is of use."""
+    by_reason: dict[str, list[str]] = {}
+    for variant in others:
+        hint = theme.hint(cannot(variant, choice) or "")
+        by_reason.setdefault(_absence(variant, choice), []).append(f"<span{hint}>{escape(variant.name)}</span>")
+    lines = "".join(f"<div>{escape(reason)}: {', '.join(names)}</div>" for reason, names in by_reason.items())
+    return (f'<details class="foot"><summary>{len(others)} variant{" is" if len(others) == 1 else "s are"} not for this layer '
+            f"and precision</summary>{lines}</details>")
 
 
 def _chip(variant: Variant, key: str, choice: Choice) -> None:
