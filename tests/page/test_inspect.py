@@ -265,15 +265,28 @@ def test_the_ladder_is_read_step_by_step_with_what_each_brought(recorded) -> Non
     row = next(row for _, row in steps.iterrows() if row[""])
     assert row["step"].endswith(". warp_per_output") and list(steps[""]).count("▸") == 1
     assert row["gain"].endswith("×") and row["registers"] > 0 and "ms" in row["median"] and "B" in row["workspace"]
+    assert row["of limit"].endswith(" %") and "DRAM traffic" not in steps.columns
+    assert "must move at least" in said and "The bytes that it moved are shown for a trial with a profile." in said
     assert len(steps) == len(at.selectbox(key="ladder step").options), "all steps"
     before = next(n for n, option in enumerate(at.selectbox(key="ladder step").options) if option.endswith(": warp_per_output"))
-    assert before > 0
     for _ in range(before):
         at.button(key="ladder Back").click().run()
-    assert at.selectbox(key="ladder step").value == "naive_gather" and at.button(key="ladder Back").disabled
+    assert before and at.selectbox(key="ladder step").value == "naive_gather" and at.button(key="ladder Back").disabled
     assert "name      = \"naive_gather\"" in at.code[0].value, "the first step has nothing before it"
     at.session_state["ladder list naive_gather"] = {"selection": {"rows": [], "columns": [], "cells": [(before, "median")]}}
     assert at.run().selectbox(key="ladder step").value == "warp_per_output", "a click on a row of the list"
+
+
+def test_the_ladder_says_how_many_bytes_a_step_saved_by_the_profiles(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "own")
+    for name, ms, read in (("naive_gather", 3.0, 2e9), ("shared_weight_tiling", 1.5, 1e9)):
+        session.append(one := trial(name, ms))
+        counted = Profile((KernelCounters(name, "", "", {"dram_read": read, "dram_written": 5e8}),), "2026-01-02", "2025.3")
+        session.event(profiles.EVENT, trial=one.trial_id, blob=session.put_blob(to_json(counted).encode()))
+    at = tab("inspect", inspect_session="own", trial=one.trial_id, view="Ladder")
+    assert "2.00× as fast, 1.00 GB DRAM traffic less." in (text := markup(at)) and "for a trial with a profile" not in text
+    assert list(at.dataframe[0].value["DRAM traffic"].dropna()) == ["2.50 GB", "1.50 GB"]
 
 
 def test_the_ladder_compares_times_of_one_precision_class(recorded) -> None:

@@ -215,15 +215,16 @@ def ladder(trial: Trial, session: Session, everything: list[Trial]) -> None:
     address.note("step", step, trial.variant)
     variant = variants[names.index(step)]
     before = next((v for v in variants if v.name == variant.after and v is not variant), None)
-    _steps(variants, best, session, step)
+    traffic = profiles.traffic_of(session)
+    _steps(variants, best, traffic, step)
     notes = [] if step in best else [f"The session has no right trial of {step} on this layer in this precision."]
     notes += ["* emulated: does not predict a GPU."] if any(map(report.is_emulated, best.values())) else []
+    notes += [] if _has_traffic(best, traffic) else ["The bytes that it moved are shown for a trial with a profile."]
     least = numbers.bytes_decimal(facts.bytes_moved(trial.workload, trial.direction).total_bytes)
     theme.html(f'<span class="foot">A click on a row shows its step. {trial.direction} must move at least {least}. '
                f'{escape(" ".join(notes))}</span>')
-    theme.html(f"<b>{escape(variant.name)}</b>: {escape(variant.idea)}"
-               + (f' <span class=mute>Read after {escape(before.name)}. {escape(_bought(variant, before, best))}</span>'
-                  if before else ""))
+    after = f"Read after {before.name}. {_bought(variant, before, best, traffic)}" if before else ""
+    theme.html(f"<b>{escape(variant.name)}</b>: {escape(variant.idea)} <span class=mute>{escape(after)}</span>")
     if before is None:
         theme.html(theme.heading("The first variant: read all of its source"))
         st.code(variant.text, language="cpp", line_numbers=True, height=520)
@@ -263,21 +264,27 @@ def _best(everything: list[Trial], trial: Trial, precision: str) -> dict[str, Tr
     return found
 
 
-def _steps(variants: list[Variant], best: dict[str, Trial], session: Session, step: str) -> None:
+def _has_traffic(best: dict[str, Trial], traffic: dict[str, float]) -> bool:
+    return any(trial.trial_id in traffic for trial in best.values())
+
+
+def _steps(variants: list[Variant], best: dict[str, Trial], traffic: dict[str, float], step: str) -> None:
     """The list of all steps. A click on a row shows its step."""
     import pandas as pd
-    traffic = profiles.traffic_of(session)
-    rows = [{"": "▸" if v.name == step else "", "step": f"{n}. {v.name}", **_row_of(v, best, traffic)}
-            for n, v in enumerate(variants, 1)]
+    table = pd.DataFrame([{"": "▸" if v.name == step else "", "step": f"{n}. {v.name}", **_row_of(v, best, traffic)}
+                          for n, v in enumerate(variants, 1)])
+    if not _has_traffic(best, traffic):
+        table = table.drop(columns="DRAM traffic")
     column = st.column_config
     # The key changes with the step, so that no click remains selected, and a further click on the same cell counts.
     st.dataframe(
-        pd.DataFrame(rows), hide_index=True, row_height=26, height=40 + 26 * len(rows), key=f"ladder list {step}",
+        table, hide_index=True, row_height=26, height=40 + 26 * len(table), key=f"ladder list {step}",
         on_select="rerun", selection_mode="single-cell", placeholder="–",
         alt="The variants in their reading order, one row each", column_config={
             "": column.TextColumn(width=24), "step": column.TextColumn(width=210), "after": column.TextColumn(width=160),
             "precision": column.TextColumn(width=70), "median": column.TextColumn(width=90),
             "gain": column.TextColumn(width=70, help="The time of the variant before it (after), divided by its own"),
+            "of limit": column.TextColumn(width=64, help="Floor (shortest time that the GPU allows) divided by the median"),
             "registers": column.NumberColumn(width=70, help="Registers per thread of the main kernel"),
             "shared memory": column.TextColumn(width=100), "workspace": column.TextColumn(width=90),
             "DRAM traffic": column.TextColumn(width=100, help="Bytes read and written, where the trial has a profile")})
@@ -286,7 +293,7 @@ def _steps(variants: list[Variant], best: dict[str, Trial], session: Session, st
 def _row_of(variant: Variant, best: dict[str, Trial], traffic: dict[str, float]) -> dict[str, str | int | None]:
     trial = best.get(variant.name)
     found: dict[str, str | int | None] = dict.fromkeys(
-        ("after", "precision", "median", "gain", "registers", "shared memory", "workspace", "DRAM traffic"))
+        ("after", "precision", "median", "gain", "of limit", "registers", "shared memory", "workspace", "DRAM traffic"))
     found["after"] = variant.after if variant.after != variant.name else None
     if trial is None:
         return found
@@ -294,7 +301,8 @@ def _row_of(variant: Variant, best: dict[str, Trial], traffic: dict[str, float])
     gain, mark = _gain(trial, best.get(variant.after)), " *" if report.is_emulated(trial) else ""
     return {**found, "precision": trial.precision, "registers": registers,
             "median": f"{numbers.time(trial.kernel_ms.median_ms)}{mark}" if trial.kernel_ms else None,
-            "gain": numbers.ratio(gain) if gain else None, "shared memory": None if shared is None else numbers.memory(shared),
+            "gain": numbers.ratio(gain) if gain else None, "of limit": _of_limit(trial),
+            "shared memory": None if shared is None else numbers.memory(shared),
             "workspace": numbers.memory(trial.memory["workspace_bytes"]) if "workspace_bytes" in trial.memory else None,
             "DRAM traffic": numbers.bytes_decimal(traffic[trial.trial_id]) if trial.trial_id in traffic else None}
 
@@ -305,6 +313,11 @@ def _used(trial: Trial) -> tuple[int | None, int | None]:
     return own.registers if own else None, most_shared_bytes(trial, arch) if arch else None
 
 
+def _of_limit(trial: Trial) -> str | None:
+    limit = None if report.is_emulated(trial) else report.floor_ms(trial)
+    return numbers.of_limit(limit, trial.kernel_median_ms) if limit and trial.kernel_ms else None
+
+
 def _gain(trial: Trial, before: Trial | None) -> float | None:
     """The time of the step before, divided by this one's. Emulated times are not compared."""
     if before is None or before is trial or not before.kernel_ms or not trial.kernel_ms or report.is_emulated(trial):
@@ -312,7 +325,7 @@ def _gain(trial: Trial, before: Trial | None) -> float | None:
     return before.kernel_median_ms / trial.kernel_median_ms
 
 
-def _bought(variant: Variant, before: Variant, best: dict[str, Trial]) -> str:
+def _bought(variant: Variant, before: Variant, best: dict[str, Trial], traffic: dict[str, float]) -> str:
     """`1.84× as fast, 8 registers fewer, 12.0 KiB shared memory more.`: what the step changes here."""
     mine, theirs = best.get(variant.name), best.get(before.name)
     if mine is None or theirs is None:
@@ -320,9 +333,10 @@ def _bought(variant: Variant, before: Variant, best: dict[str, Trial]) -> str:
     gain = _gain(mine, theirs)
     words = [f"{numbers.ratio(gain)} as fast"] if gain else []
     spaces = tuple(t.memory.get("workspace_bytes") for t in (mine, theirs))
-    pairs = (*zip(_used(mine), _used(theirs), strict=True), spaces)
-    for (now, then), shown, what in zip(pairs, (str, numbers.memory, numbers.memory),
-                                        ("registers", "shared memory", "workspace"), strict=True):
+    moved = tuple(traffic.get(t.trial_id) for t in (mine, theirs))
+    pairs = (*zip(_used(mine), _used(theirs), strict=True), spaces, moved)
+    for (now, then), shown, what in zip(pairs, (str, numbers.memory, numbers.memory, numbers.bytes_decimal),
+                                        ("registers", "shared memory", "workspace", "DRAM traffic"), strict=True):
         if now is not None and then is not None and now != then:
             words.append(f"{shown(abs(now - then))} {what} {'more' if now > then else 'fewer' if shown is str else 'less'}")
     return f"{', '.join(words)}." if words else ""
