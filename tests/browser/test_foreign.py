@@ -68,10 +68,11 @@ def another_program(tmp_path) -> Iterator[str]:
     server.server_close()
 
 
-def answer(address: str, path: str, *, host: str | None = None, origin: str | None = None, upgrade: bool = False) -> str:
+def answer(address: str, path: str, *, host: str | None = None, origin: str | None = None, upgrade: bool = False,
+           method: str = "GET") -> str:
     """The first line of the answer to one request, written by hand: a browser would not lie about its Host."""
     there = urlsplit(address)
-    lines = [f"GET {path} HTTP/1.1", f"Host: {host or there.netloc}"]
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host or there.netloc}"]
     lines += [f"Origin: {origin}"] if origin else []
     lines += ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
               "Sec-WebSocket-Key: AQIDBAUGBwgJCgsMDQ4PEA=="] if upgrade else ["Connection: close"]
@@ -99,6 +100,7 @@ def test_a_foreign_origin_gets_403_and_nobody_outside_is_asked(asked_outside, se
         assert " 403 " in answer(serving[0], "/_stcore/health", origin=origin), origin
     assert " 101 " in answer(serving[0], "/_stcore/stream", origin=f"http://{here}", upgrade=True)
     assert " 101 " in answer(serving[0], "/_stcore/stream", upgrade=True), "a client that is no browser names no Origin"
+    assert " 403 " in answer(serving[0], "/_stcore/upload_file/a/b", method="PUT"), "a file needs the token of this page"
 
 
 @pytest.mark.parametrize("options", [["--server.allowedHosts", "lab.example"], ["--server.allowedHosts", "*.example"]])

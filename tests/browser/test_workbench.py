@@ -84,6 +84,7 @@ def test_run_inspect_export_download(page, tmp_path):
     assert download.is_disabled()
     page.get_by_role("button", name="Verify", exact=True).click()
     page.locator(".strip", has_text="✓ VERIFIED").first.wait_for()
+    assert page.title() == "✓ verified, Export · Kernel Workbench"
     with page.expect_download() as taken:
         page.get_by_role("button", name="Download", exact=True).click()
     taken.value.save_as(tmp_path / "model_new.py")

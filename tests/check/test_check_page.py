@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from html import unescape
 
 import pytest
 from streamlit.testing.v1 import AppTest
+
+from ..page.test_belongs import titles
 
 
 def _app() -> None:
@@ -87,7 +90,8 @@ def test_questions_that_were_skipped_for_one_reason_are_one_row() -> None:
     assert [line.strip() for line in lines[at + 1:at + 3]] == ["Not asked: it is wrong already.", "Right for a? Right for b?"]
 
 
-def test_answers_are_there_while_the_check_goes_on_and_stay_when_it_is_stopped(page: AppTest) -> None:
+def test_answers_are_there_while_the_check_goes_on_and_stay_when_it_is_stopped(page: AppTest, monkeypatch) -> None:
+    called = titles(monkeypatch)
     page.button(key="check_sample").click().run()
     hangs = page.session_state["check_text"].replace("        layer = self", (
         "        import time\n        time.sleep(0 if x.shape[0] > 1 else 600)\n        layer = self"))
@@ -108,6 +112,8 @@ def test_answers_are_there_while_the_check_goes_on_and_stay_when_it_is_stopped(p
     text = said(page)
     assert "was stopped after" in text and "Takes the reference" in text and "RUNNING" not in text
     assert not page.exception
+    assert any(title.endswith(" answers, checking model_new.py") for title in called)
+    assert re.fullmatch(r"\d+ OF \d+ FAILED, Check", called[-1])
 
 
 REFERENCE = """

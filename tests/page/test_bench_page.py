@@ -21,7 +21,7 @@ from workbench.drive.sessions.session import Session
 from workbench.faces.ui import bench_page
 
 from ..bench.made import CPU, pytorch, recorded, strong, trial
-from .test_belongs import said
+from .test_belongs import said, titles
 
 LAYERS = ("kb74", "kb81")
 
@@ -127,8 +127,8 @@ def test_a_bench_under_way_is_seen_until_it_ends_or_falls_silent(sessions: Path)
     assert "RUNNING" not in said(tab(sessions="mine"))
 
 
-def test_a_bench_is_started_stopped_and_its_session_shown(sessions: Path) -> None:
-    at = tab()
+def test_a_bench_is_started_stopped_and_its_session_shown(sessions: Path, monkeypatch) -> None:
+    called, at = titles(monkeypatch), tab()
     assert "Measure a suite with Start on the left" in said(at)
     at.selectbox(key="bench_run_class").select("bf16").run()
     at.multiselect(key="bench_run_layers kernelbench contiguous").set_value(["kb81"]).run()
@@ -143,6 +143,7 @@ def test_a_bench_is_started_stopped_and_its_session_shown(sessions: Path) -> Non
         time.sleep(0.5)
         at.run()
     assert "What was measured is kept. Start continues the session that is chosen." in said(at)
+    assert any(title.startswith("● bench 0/") for title in called) and called[-1] == "– stopped, Bench"
     [session] = sessions.iterdir()
     assert at.multiselect(key="bench_sessions").value == [session.name]
     assert {w.preset for w in wanted_of([Session.open(session)])} == {"kb81"}

@@ -28,6 +28,8 @@ from workbench.drive.sessions.recorded import candidate_of
 from workbench.drive.sessions.session import Session
 from workbench.faces.ui import machine_page, state
 
+from .test_belongs import titles
+
 APP = Path(__file__).resolve().parents[2] / "app.py"
 
 
@@ -394,7 +396,8 @@ def test_a_template_that_does_not_compile_is_in_no_file_for_which_it_was_not_cho
     assert "No candidate is chosen yet" in said(opened(at)) and not at.code
 
 
-def test_a_file_that_is_refused_says_why_and_cannot_be_downloaded(one_that_does_not_compile) -> None:
+def test_a_file_that_is_refused_says_why_and_cannot_be_downloaded(one_that_does_not_compile, monkeypatch) -> None:
+    called = titles(monkeypatch)
     Session.create(one_that_does_not_compile, "refused").append(replace(judged("kb74", size="small"), **_as("aaa_broken")))
     at = exported(session="refused")
     at.button(key="prove").click()
@@ -405,6 +408,7 @@ def test_a_file_that_is_refused_says_why_and_cannot_be_downloaded(one_that_does_
         time.sleep(0.3)
     assert "! BUILD_FAILED" in said(at) and "aaa_broken.cu" in said(at) and "VERIFIED" not in said(at)
     assert at.get("download_button")[0].proto.disabled and at.button(key="prove").label == "Verify again"
+    assert "● verifying model_new_kb74.py" in called and called[-1] == "✕ failed, Export"
 
 
 def _as(name: str) -> dict:

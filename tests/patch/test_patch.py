@@ -35,6 +35,7 @@ from workbench.faces.cli import main
 from workbench.measure.patching.replace import PatchFile
 
 from ..drive.conftest import until
+from ..page.test_belongs import titles
 from ..tuning.test_tune import KB74, RECORDED, Canned, gpu_of
 from . import models
 
@@ -210,7 +211,8 @@ def _app() -> None:
     state.guarded(model_page.draw)()
 
 
-def test_the_page_patches_a_model() -> None:
+def test_the_page_patches_a_model(monkeypatch) -> None:
+    called = titles(monkeypatch)
     page = AppTest.from_function(_app, default_timeout=300)
     page.run()
 
@@ -235,6 +237,7 @@ def test_the_page_patches_a_model() -> None:
     assert "UNet3d: 1 of 1 layer is patched; emulated: not timed." in said()
     assert "ConvTranspose3d(8, 4, 2, stride=2), 1 × 8 × 2 × 2 × 3 float32" in said()
     assert "CHANGED" not in said()
+    assert "● patching models:build_unet" in called and called[-1] == "✓ done, Model"
     page.checkbox(key="model_tune").check().run()
     assert "Changed since: whether layers are tuned first." in said() and page.session_state["model_tune_effort"] == "quick"
     page.checkbox(key="model_tune").uncheck().run()
@@ -242,7 +245,8 @@ def test_the_page_patches_a_model() -> None:
     assert "Changed since: autocast. Press Patch to do it again." in said()
 
 
-def test_the_page_says_why_there_is_no_report_and_that_one_of_a_link_is_gone(tmp_path) -> None:
+def test_the_page_says_why_there_is_no_report_and_that_one_of_a_link_is_gone(tmp_path, monkeypatch) -> None:
+    called = titles(monkeypatch)
     (tmp_path / "ended.py").write_text("import os\ndef build():\n    os._exit(7)\ndef inputs():\n    return None\n")
     page = AppTest.from_function(_app, default_timeout=300)
     page.query_params["patch"] = "zzzz"
@@ -265,6 +269,7 @@ def test_the_page_says_why_there_is_no_report_and_that_one_of_a_link_is_gone(tmp
         page.run()
     assert "✕ FAILED" in said() and "The process of the model ended by exit code 7." in said()
     assert "Correct the input on the left, then patch again." in said() and not page.get("download_button")
+    assert called[-1] == "✕ failed, Model"
     assert not page.button(key="model_run").disabled
     page.text_input(key="model_folder").set_value("~nobody-here/x").run()
     assert "could not be drawn" not in said()
