@@ -189,7 +189,7 @@ def test_what_does_not_fit_the_gpu_is_not_even_built_and_one_warning_says_so(rec
     assert not kernel.launchers and not kernel.refused
     said, = (str(w.message) for w in recwarn.list)
     assert said.endswith(f"was made for this layer, but it needs {limit + 1} bytes of shared memory, this GPU has {limit}.")
-    other, theirs = pair(namespace, 1, in_channels=8, out_channels=16, kernel_size=3)
+    other, theirs = pair(namespace, 1, in_channels=8, out_channels=16, kernel_size=3, bias=True)
     close(other(x[:, :8]), theirs(x[:, :8]), 1e-3)           # a layer that the file was not made for
     assert len(recwarn.list) == 1
 
