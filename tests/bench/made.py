@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -40,6 +41,15 @@ def strong(layer: str, direction: str, *, tf32_ms: float, unconverted_ms: float)
                   headline="This formulation is wrong: output has a relative L2 error of 1. It does not count."),
             trial(layer, direction, "channels_last, conversion not counted", unconverted_ms, "tf32", kind="baseline",
                   flags=(NOT_DROP_IN,), detail=Detail(way="channels_last"))]
+
+
+def whole(layer: str, ours: tuple[float, float], tf32: tuple[float, float], ieee: tuple[float, float]) -> list[Trial]:
+    """A module and nn.ConvTranspose in two modes: ms of forward and backward each."""
+    def timed(name: str, ms: tuple[float, float], precision: str, kind: str) -> Trial:
+        times = {d: Timing(m, m, m, m, 60, "noise", True) for d, m in zip(("forward", "backward"), ms, strict=True)}
+        return replace(trial(layer, "backward", name, None, precision, kind=kind), module_ms=times)
+    return [timed("ModelNew", ours, "tf32", "module"), timed("nn.ConvTranspose, TF32 on", tf32, "tf32", "module_baseline"),
+            timed("nn.ConvTranspose, TF32 off", ieee, "ieee", "module_baseline")]
 
 
 def recorded(root: Path, trials: list[Trial], *, name: str = "recorded-h200", **plan) -> Session:

@@ -12,7 +12,7 @@ import pytest
 
 from workbench.core.errors import BadRequest
 from workbench.core.layer import FORWARD, GRAD_INPUT, GRAD_WEIGHT
-from workbench.core.trial import Status, Timing, Trial
+from workbench.core.trial import Status, Trial
 from workbench.drive.bench import markdown, modules, package_session, text
 from workbench.drive.bench.cells import Wanted, cell, cells_of, summary
 from workbench.drive.bench.modules import modules_of
@@ -21,7 +21,7 @@ from workbench.drive.sessions.files import blob
 from workbench.drive.sessions.session import Session
 from workbench.faces import cli
 
-from .made import CPU, pytorch, recorded, trial
+from .made import CPU, pytorch, recorded, trial, whole
 
 
 def made(layer: str, direction: str, *trials, precision: str = "tf32", size: str = "full"):
@@ -62,13 +62,7 @@ def test_what_a_cell_misses(layer, direction, ms, tf32_ms, ieee_ms, rel_l2, says
 
 
 def test_modules_are_compared_with_the_faster_mode_and_with_their_kernels(tmp_path: Path):
-    def timed(name: str, forward: float, backward: float, precision: str, kind: str) -> Trial:
-        one = {d: Timing(ms, ms, ms, ms, 60, "noise", True) for d, ms in (("forward", forward), ("backward", backward))}
-        return replace(trial("kb74", "backward", name, None, precision, kind=kind, headline="Right."), module_ms=one)
-
-    there = [timed("ModelNew", 0.5, 1.0, "tf32", "module"),
-             timed("nn.ConvTranspose, TF32 on", 1.5, 5.5, "tf32", "module_baseline"),
-             timed("nn.ConvTranspose, TF32 off", 1.4, 6.0, "ieee", "module_baseline")]
+    there = whole("kb74", (0.5, 1.0), (1.5, 5.5), (1.4, 6.0))
     session = recorded(tmp_path, there, name="recorded-modules", layers=("kb74",), modules=True)
     kernels = [made("kb74", d, trial("kb74", d, "mma", ms, "tf32"), *pytorch("kb74", d, 4 * ms, 9.0), size="full")
                for d, ms in (("forward", 0.5), ("grad_input", 0.5), ("grad_weight", 0.6))]

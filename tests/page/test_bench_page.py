@@ -20,7 +20,7 @@ from workbench.drive.reporting import compare_plots, plots, tables
 from workbench.drive.sessions.session import Session
 from workbench.faces.ui import bench_page
 
-from ..bench.made import CPU, pytorch, recorded, strong, trial
+from ..bench.made import CPU, pytorch, recorded, strong, trial, whole
 from .test_belongs import said, titles
 
 LAYERS = ("kb74", "kb81")
@@ -60,8 +60,12 @@ def cells_shown(at: AppTest) -> set[tuple[str, str]]:
 
 def test_the_page_shows_the_cells_of_the_recorded_bench_and_the_reason_of_a_miss(sessions: Path) -> None:
     session = recorded(sessions, of_h200(), layers=LAYERS, directions=("forward",))
+    modules = whole("kb81", (0.25, 0.5), (1.5, 2.0), (1.0, 2.25))
+    recorded(sessions, modules, name="recorded-modules", layers=("kb81",), modules=True)
     at = tab()
     cells = cells_of([session])
+    row = "".join(f"<td class=n>{word}</td>" for word in ("0.250", "1.00", "4.00×", "5.00×", "0.750", "3.25", "4.33×", "–"))
+    assert "Whole modules, module_ms: KernelBench, TF32, NVIDIA H200" in said(at) and row in said(at)
     summary = text.means(bench_page.summary(cells, "tf32"))[0]
     assert summary in said(at) and "Measured on NVIDIA H200" in said(at)
     assert "slower than PyTorch (0.50×)" in said(at)

@@ -17,9 +17,10 @@ import streamlit as st
 from ...core import numbers
 from ...core.layer import LAUNCHES, MEMORY_FORMATS
 from ...core.presets import PRESETS
-from ...drive.bench import markdown, text
+from ...drive.bench import markdown, modules, text
 from ...drive.bench.cells import NOT_YET, Cell, Group, cells_of, groups_of, summary, wanted_of
-from ...drive.bench.execute import under_way
+from ...drive.bench.execute import is_of_modules, under_way
+from ...drive.bench.modules import Module
 from ...drive.bench.plan import BenchPlan, suite_layers
 from ...drive.reporting import compare_plots, report, tables
 from ...drive.reporting.compare_plots import HeatMap
@@ -48,7 +49,8 @@ def draw() -> None:
     there = {name: path for name, path in paths.items() if _about(str(path), _events_stamp(path))}
     with st.sidebar:
         chosen = _sessions(there)
-        cells = list(_cells(tuple((str(there[n]), stamp(there[n]), _events_stamp(there[n])) for n in chosen)))
+        known_by = tuple((str(there[n]), stamp(there[n]), _events_stamp(there[n])) for n in chosen)
+        cells, whole = list(_cells(known_by)), _modules(known_by)
         group, shown = _filters(cells)
         _measure(now, [n for n in chosen if not n.startswith("recorded-")], paths)
     own = [n for n in chosen if not n.startswith("recorded-")]
@@ -57,7 +59,9 @@ def draw() -> None:
     else:
         _ended(own)
     if not cells or group is None:
-        if now is None:
+        if whole:
+            _whole(whole)
+        elif now is None:
             command = _COMMAND.format(suite="kernelbench")
             theme.html(theme.strip("READY", "No bench has been recorded here",
                                    f"Measure a suite with Start on the left, or with {command}"))
@@ -75,6 +79,8 @@ def draw() -> None:
                    'times, variant and config. An empty cell is hidden by a filter on the left, or it was not measured.</span>')
     _misses(shown)
     _table(shown, group)
+    if of_group := [m for m in whole if m.group == group]:
+        _whole(of_group)
 
 
 def _sessions(there: dict[str, Path]) -> list[str]:
@@ -286,6 +292,20 @@ def _table(shown: Sequence[Cell], group: Group) -> None:
     _actions(shown[rows[0]] if rows else None, records, group)
 
 
+def _whole(shown: Sequence[Module]) -> None:
+    """The modules, one row each, and what they add to their kernels."""
+    for group, mine in modules.groups(shown).items():
+        gpu = _GPUS.get(group[3], group[3])
+        words = f"{markdown.SUITE_NAMES[group[0]]}, {markdown.headline(group)}, {gpu}".replace("`", "")
+        cells = [[escape(word) for word in row] for row in modules.rows(mine, title=lambda name: PRESETS[name].title)]
+        added = modules.sentence(mine).replace("`", "")
+        theme.html(theme.heading(f"Whole modules, module_ms: {words}")
+                   + theme.table(modules.HEADER, cells, right=range(1, len(modules.HEADER))))
+        theme.html(f'<span class="foot">One ModelNew of the best known kernels, against the faster of nn.ConvTranspose with '
+                   f'TF32 on and off. “of the kernels” is the same quotient of kernel_ms; there PyTorch has its fastest mode. '
+                   f'{escape(added)} To measure modules here, add --modules to the command.</span>')
+
+
 def _actions(cell: Cell | None, records: list[dict], group: Group) -> None:
     best = cell.best if cell else None
     name = "bench-" + "-".join(group[:3])
@@ -364,6 +384,11 @@ def _said(shown: Sequence[Cell]) -> str:
             f"{high.name.direction}), the smallest {numbers.ratio(low.ratio)} ({_label(low)} {low.name.direction}).")
 
 
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _modules(known_by: _Known) -> list[Module]:
+    return modules.modules_of([Session.open(Path(path)) for path, _, _ in known_by], _cells(known_by))
+
+
 @st.cache_resource(max_entries=16, show_spinner="Reading the bench", show_time=True)
 def _cells(known_by: _Known) -> list[Cell]:
     """The cells of these sessions; made again only when one of them has grown."""
@@ -372,8 +397,9 @@ def _cells(known_by: _Known) -> list[Cell]:
 
 @st.cache_data(max_entries=256, show_spinner=False)
 def _about(path: str, events: tuple[int, int]) -> bool:
-    """Whether the session holds a bench of candidates."""
-    return bool(wanted_of([Session.open(Path(path))]))
+    """Whether the session holds a bench of candidates or of whole modules."""
+    session = Session.open(Path(path))
+    return bool(wanted_of([session])) or any(map(is_of_modules, session.events()))
 
 
 def _events_stamp(path: Path) -> tuple[int, int]:
