@@ -109,6 +109,34 @@ def test_compare_keeps_its_filters_and_selected_rows_in_the_address(sessions):
         assert set(pinned.dataframe(key="compare_picker").value["variant"]) == left
 
 
+def test_a_long_table_of_results_has_filters_that_a_link_brings_back(sessions):
+    session = Session(sessions / "one")
+    asked = {"preset": "kb74", "size": "full", "session": "one", "device": "cuda:7"}
+
+    def drawn(at) -> list[str]:
+        return [m.label for m in at.multiselect if m.key.startswith("results only")]
+
+    assert drawn(tab(**asked)) == [], "all rows are in sight"
+    for ms in range(3, 30):
+        session.append(trial("mine", float(ms), config={"BLOCK": ms}))
+    for name in ("mine", "bad"):
+        session.append(trial(name, None, status=Status.MISMATCH))
+    at = tab(**asked)
+    assert drawn(at) == ["Status", "Variant", "Precision"] and len(at.dataframe[0].value) > 30, "all are forward"
+    at.multiselect(key="results only status").set_value(["MISMATCH"]).run()
+    table = at.dataframe[0].value
+    assert set(table["variant"]) == {"mine", "bad"} and len(table) == 2
+    link = written(at, "workbench")
+    again = tab(**link)
+    assert link["only_status"] == "MISMATCH" and list(again.dataframe[0].value["variant"]) == list(table["variant"])
+    assert "The variant 'gone' in the link is not known." in said(tab(**asked, only_variant="gone"))
+    again.session_state["results {'status': ['MISMATCH']}"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
+    again.run()
+    next(b for b in again.button if b.label == "Inspect").click().run()
+    there = {t.trial_id: t for t in session.trials()}[again.session_state["inspect_trial"]]
+    assert (there.name, there.status) == (table["variant"].iloc[1], "MISMATCH"), "the row in sight"
+
+
 def test_another_session_on_inspect_is_no_dead_link(sessions):
     first = Session(sessions / "one").trials()[-1].trial_id
     at = tab("inspect", inspect_session="one", trial=first)

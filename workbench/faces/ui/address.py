@@ -107,11 +107,11 @@ def finish(page: str, *, default: bool) -> None:
         _write(page, default=default, key=f"address-{page}")
 
 
-def again(page: str, part: str) -> None:
+def again(page: str, part: str, *, default: bool = False) -> None:
     """Called at the end of a fragment: if the fragment is redrawn alone, its values are written into the address too."""
     if st.session_state.get(_DRAWN):
         with st.container(key=f"address {part}"):
-            _write(page, default=False, key=f"address-{page}-{part}")
+            _write(page, default=default, key=f"address-{page}-{part}")
 
 
 def _write(page: str, *, default: bool, key: str) -> None:

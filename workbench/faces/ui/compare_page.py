@@ -225,23 +225,10 @@ def _filters(trials: Sequence[Trial]) -> _Only:
     directions = st.pills("Direction", LAUNCHES, selection_mode="multi", key="compare_pills", persist_state="session")
     address.note("directions", ",".join(directions or LAUNCHES), ",".join(LAUNCHES))
     names = list(dict.fromkeys(called(t.workload) for t in trials))
-    layers = _some("Layers", "layer", "compare_layers", names)
-    others = {name: _some(label, name, f"compare_only {name}", list(dict.fromkeys(_value(t, name) for t in trials)))
+    layers = state.some("Layers", names, key="compare_layers", name="layer", alone=True)
+    others = {name: state.some(label, [_value(t, name) for t in trials], key=f"compare_only {name}", name=name)
               for name, label in _MORE.items()}
     return _Only(directions or list(LAUNCHES), set(layers or names), others)
-
-
-def _some(label: str, name: str, key: str, there: list[str]) -> list[str]:
-    """A choice of some of these values; nothing chosen means all. A value in the link that is not among them is reported."""
-    linked = [value for value in address.wants_all(name) if value]
-    for gone in (value for value in linked if value not in there):
-        state.not_known(name, gone, "The page shows the others.")
-    st.session_state[key] = [n for n in st.session_state.get(key, linked) if n in there]
-    chosen: list[str] = st.session_state[key]
-    if name == "layer" or there[1:]:
-        chosen = st.multiselect(label, there, key=key, persist_state="session", placeholder="all")
-    address.note(name, chosen)
-    return chosen
 
 
 @st.cache_data(max_entries=16, show_spinner=False)

@@ -12,7 +12,7 @@ from ...core import numbers
 from ...core.trial import Status, Trial
 from ...drive.machine import doctor
 from ...drive.reporting import report
-from . import theme
+from . import state, theme
 
 if TYPE_CHECKING:
     import pandas
@@ -21,16 +21,25 @@ _SHOWN = ["status", "verdict", "variant", "direction", "precision", "median_ms",
           # Times come before long texts, because a narrow screen shows the first eight columns.
           "registers", "build_s", "config"]
 NOT_TICKED = "not ticked"  # the word for a variant that serves the layer
+_IN_SIGHT = 30           # rows of the table; a longer one scrolls in itself
+_FILTERS = {"status": "Status", "variant": "Variant", "direction": "Direction", "precision": "Precision"}
+KEYS = ("results only ",)  # the keys of the widgets here
 _VERDICTS = (report.FASTER, report.SLOWER, report.SAME, report.UNSURE, report.EMULATED)
 
 
 def result_table(trials: Sequence[Trial], known_by: Hashable, *, key: str = "results") -> list[str]:
-    """The table, with the verdict as first column. Returns the trial ids of the selected rows. `known_by`: a key that is equal
-    for equal trials."""
+    """The table, with the verdict as first column; above a long one, filters. Returns the trial ids of the selected rows.
+    `known_by`: a key that is equal for equal trials."""
     table, shown, unit = _tables(known_by, trials)
+    if len(table) > _IN_SIGHT:
+        chosen = _filters(table)
+        for name, values in chosen.items():
+            kept = table[name].isin(values)
+            table, shown = table[kept], shown[kept]
+        key = f"{key} {chosen}" if chosen else key  # a row that was selected before the filter is another one now
     column = st.column_config
     event = st.dataframe(
-        shown, hide_index=True, row_height=29, height=min(31 * 29, 38 + 29 * max(1, len(shown))), key=key,
+        shown, hide_index=True, row_height=29, height=min((_IN_SIGHT + 1) * 29, 38 + 29 * max(1, len(shown))), key=key,
         on_select="rerun", selection_mode="multi-row", placeholder="–", alt="Trials, one row each, the verdict first",
         column_config={
             "status": chips("status", [str(s) for s in Status], 124),
@@ -56,6 +65,16 @@ def result_table(trials: Sequence[Trial], known_by: Hashable, *, key: str = "res
             "build_s": column.NumberColumn("build, s", format="%.1f", width=54)})
     rows = event["selection"]["rows"] if event else []
     return [table["trial_id"].iloc[r] for r in rows if r < len(table)]
+
+
+def _filters(table: pandas.DataFrame) -> dict[str, list[str]]:
+    """Column -> the values whose rows are shown, for the columns that the user filters."""
+    cells = st.columns(len(_FILTERS), gap="small")
+    chosen = {}
+    for cell, (name, label) in zip(cells, _FILTERS.items(), strict=True):
+        with cell:
+            chosen[name] = state.some(label, table[name], key=f"results only {name}", name=f"only_{name}")
+    return {name: values for name, values in chosen.items() if values}
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)  # 10 000 trials take a second

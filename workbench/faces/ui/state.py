@@ -190,6 +190,21 @@ def seed(key: str, options: Iterable[str], usual: str, *, name: str = "", what: 
         not_known(what or (name or key).replace("_", " "), lost, f"The page shows {shown or usual}.")
 
 
+def some(label: str, values: Iterable[str], *, key: str, name: str, alone: bool = False) -> list[str]:
+    """The choice of a filter: some of these values; nothing chosen means all. It is not drawn if there is one value, unless
+    `alone`. `name`: that in the address. A value in the link that is not among them is reported."""
+    there = list(dict.fromkeys(values))
+    linked = [value for value in address.wants_all(name) if value]
+    for gone in (value for value in linked if value not in there):
+        not_known(name.removeprefix("only_"), gone, "The page shows the others.")
+    st.session_state[key] = [n for n in st.session_state.get(key, linked) if n in there]
+    chosen: list[str] = st.session_state[key]
+    if alone or there[1:]:
+        chosen = st.multiselect(label, there, key=key, persist_state="session", placeholder="all")
+    address.note(name, chosen)
+    return chosen
+
+
 @st.cache_resource(show_spinner=False)
 def runs() -> list[Run]:
     """The runs that were started on the Workbench since the server began, from all tabs, the oldest first. The self-test uses

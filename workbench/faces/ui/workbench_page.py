@@ -23,12 +23,12 @@ from ...drive.reporting import plots, report
 from ...drive.running.request import Run, RunRequest
 from ...drive.sessions.recorded import has_changed
 from ...drive.sessions.session import Session, list_sessions, unpack
-from . import best_box, compare_page, layer_form, machine_page, pages, results, running, state, theme, variant_rows
+from . import address, best_box, compare_page, layer_form, machine_page, pages, results, running, state, theme, variant_rows
 from .layer_form import Choice, show
 from .picture import layer_svg
 
 _MOST_EMULATED_FLOPS = 4e9  # the emulator computes 0.2 to 1 GFLOP/s, and a check launches several times
-KEYS = (*layer_form.KEYS, *variant_rows.KEYS)  # the keys of the widgets here
+KEYS = (*layer_form.KEYS, *variant_rows.KEYS, *results.KEYS)  # the keys of the widgets here
 _SENT_S = 0.03  # within this time Streamlit sends what was drawn
 REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project; its floor is shown on a machine without a GPU
 
@@ -382,9 +382,10 @@ def _recorded_pytorch(workload: Workload) -> list[Trial]:
 
 @st.fragment
 def _table(trials: list[Trial], choice: Choice, notes: list[str]) -> None:
-    """The table. Selecting a row redraws only the table."""
+    """The table. Selecting a row or a filter redraws only the table."""
     path = state.session_paths().get(choice.session)
     selected = results.result_table(trials, _known_by(path, trials))
+    address.again(state.FRONT, "results", default=True)
     if notes:
         theme.html("".join(f'<div class="foot">{escape(n)}</div>' for n in notes[:6])
                    + (f'<div class="foot">and {len(notes) - 6} more</div>' if len(notes) > 6 else ""))
