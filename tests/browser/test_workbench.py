@@ -112,6 +112,15 @@ def test_the_keyboard_runs_stops_steps_and_searches_and_leaves_text_alone(waitin
         page.locator('[data-test-script-state="notRunning"]').wait_for()
         page.wait_for_function("window.kwKeys")
 
+    told = page.locator(".kwtold")   # an output of the picture: its formula, for screen readers too
+    page.locator(".kwsvg .out[tabindex='0']").focus()
+    assert told.text_content().startswith("y[12] = x[12]·w[0] + ")
+    page.keyboard.press("ArrowRight")
+    assert told.text_content().startswith("y[13] = ")
+    page.keyboard.press("ArrowUp")   # a row has one line of outputs
+    assert told.text_content().startswith("y[13] = ") and page.locator(".kwsvg .out[tabindex='0']").count() == 1
+    assert page.locator(".kwsvg .out:focus .d").evaluate("e => getComputedStyle(e).opacity") == "1"
+
     stride = page.get_by_label("stride", exact=True)
     stride.fill("3")
     stride.press("Control+Enter")  # from within a field, whose value counts although nobody has left it
@@ -411,14 +420,19 @@ def test_results_are_in_sight_at_1440_at_1024_and_at_twice_the_size_in_light_and
             drawn = page.locator(".js-plotly-plot .ytick text").first
             before = drawn.evaluate("text => getComputedStyle(text).fill")
             page.emulate_media(color_scheme=scheme)  # while the page is open
-            page.wait_for_function("before => getComputedStyle(document.querySelector('.js-plotly-plot .ytick text')).fill "
-                                   "!== before", arg=before)
+            page.wait_for_function("""before => { const text = document.querySelector('.js-plotly-plot .ytick text');
+                return text && getComputedStyle(text).fill !== before }""", arg=before)  # there is none while it is drawn
             settled()
         dark = page.get_by_test_id("stApp").evaluate("e => getComputedStyle(e).backgroundColor") != "rgb(255, 255, 255)"
         found = {what: page.evaluate(_CONTRAST, what) for what in _TEXTS}
         assert dark == (scheme == "dark") and 4 < min(found.values()) and max(found.values()) <= 21, (scheme, found)
 
     page.set_viewport_size({"width": 1440, "height": 900})
+    settled()
+    bar = page.locator(".js-plotly-plot .bars .point").first.bounding_box()
+    page.mouse.click(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] / 2)
+    strip(page).filter(has_text="disjoint_mma forward (tf32) is 4.69× as fast").wait_for()
+    page.wait_for_function("location.pathname === '/inspect'")   # a bar leads to its candidate
     page.goto(f"{serving[0]}/?preset=kb75&size=full&session={recorded.stem}")
     settled()
     page.locator('[data-testid="stDataFrame"]').first.click(position={"x": 655, "y": 18})  # the head "vs PyTorch" sorts

@@ -100,7 +100,7 @@ overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .kw .wrongline{color:var(--bad);font-weight:600}
 [class*="st-key-faded"]{opacity:.4} [class*="st-key-address"],.st-key-keys{display:none}
 [data-has-shortcut] [aria-label^="Shortcut"]{display:none}
-.kwsaid{position:absolute;top:0;left:0;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
+.kwsaid,.kwtold{position:absolute;top:0;left:0;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
 .kw [aria-description]:focus-visible{outline:2px solid var(--acc);outline-offset:2px;border-radius:2px}
 .kw [aria-description]:focus-visible::after{content:attr(aria-description);position:fixed;z-index:9;margin:1.6em 0 0 -4em;
 width:max-content;max-width:24em;padding:4px 8px;border:1px solid var(--line);border-radius:6px;background:var(--bg2);
@@ -210,13 +210,43 @@ box-sizing:border-box}
 .kwed .errors button{border:0;padding:0;height:auto;background:none;color:var(--bad);text-align:left;font-size:12px}
 .kwed .errors button.old{color:var(--mute)}""")
 # Pictures of layers: SVG from numbers and fixed words, inserted without any other script.
+# The Tab key reaches one output of each picture, and from it the arrow keys reach its neighbours. An output then shows its
+# formula as on hover, and screen readers hear it.
 _SVG = st.components.v2.component(
-    "kernel_workbench_svg", html='<div class="kwsvg"></div>', isolate_styles=False,
+    "kernel_workbench_svg", html='<div class="kwsvg"></div><div class="kwtold" role="status"></div>', isolate_styles=False,
     css=".kwsvg{line-height:1.3}.kwsvg svg{max-width:100%;height:auto}",
-    js="""export default function({parentElement, data}) {
-  const box = parentElement.querySelector('.kwsvg');
+    js="""function move(event) {
+  const way = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]}[event.key];
+  const here = event.target.closest('.out');
+  if (!way || !here) return;
+  event.preventDefault();
+  const along = way[0] ? 0 : 1;
+  const centre = output => { const box = output.querySelector('rect').getBoundingClientRect();
+    return [box.x + box.width / 2, box.y + box.height / 2]; };
+  const from = centre(here);
+  const distance = output => { const by = centre(output).map((value, axis) => value - from[axis]);
+    return by[along] * way[along] < 1 || Math.abs(by[1 - along]) > 1 ? Infinity : Math.abs(by[along]); };
+  const next = [...here.closest('svg').querySelectorAll('.out')].reduce((a, b) => distance(b) < distance(a) ? b : a);
+  if (distance(next) === Infinity) return;
+  here.tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}
+
+export default function({parentElement, data}) {
+  const box = parentElement.querySelector('.kwsvg'), told = parentElement.querySelector('.kwtold');
   if (box.kwShown === data.svg) return;
+  if (box.kwShown === undefined) {
+    box.addEventListener('keydown', move);
+    box.addEventListener('focusin', event => {
+      told.textContent = event.target.querySelector('.d .code')?.textContent ?? '';
+    });
+  }
   box.innerHTML = box.kwShown = data.svg;
+  for (const svg of box.querySelectorAll('svg')) {
+    const first = svg.querySelector('.pin') ?? svg.querySelector('.out');
+    if (first) first.tabIndex = 0;
+  }
   box.dataset.changes = 1 + +(box.dataset.changes ?? 0);
 }""")
 
