@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import dist
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,28 @@ def test_a_number_is_readable_on_its_colour(mode: str) -> None:
     for text_colour, colour in zip(words.textfont.color, behind, strict=True):
         assert contrast(text_colour, colour) > 3.6, (text_colour, colour)
     assert words.textfont.color[1] == colours["ink"]
+
+
+def test_colours_are_told_apart_by_those_who_see_fewer() -> None:
+    """Under the three kinds of colour blindness, simulated by the matrices of Machado, Oliveira and Fernandes (2009)."""
+    seen_as = {"protan": ((.152286, 1.052583, -.204868), (.114503, .786281, .099216), (-.003882, -.048116, 1.051998)),
+               "deutan": ((.367322, .860646, -.227968), (.280085, .672501, .047413), (-.011820, .042940, .968881)),
+               "tritan": ((1.255528, -.076749, -.178779), (-.078411, .930809, .147602), (.004733, .691367, .303900))}
+
+    def lab(colour: str, seen: tuple) -> list[float]:
+        linear = [p / 12.92 if (p := int(colour[i:i + 2], 16) / 255) <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4
+                  for i in (1, 3, 5)]
+        r, g, b = (min(1.0, max(0.0, sum(k * v for k, v in zip(row, linear, strict=True)))) for row in seen)
+        x, y, z = (c ** (1 / 3) if c > 0.008856 else 7.787 * c + 16 / 116 for c in (
+            (.4124 * r + .3576 * g + .1805 * b) / .9505, .2126 * r + .7152 * g + .0722 * b,
+            (.0193 * r + .1192 * g + .9505 * b) / 1.089))
+        return [116 * y - 16, 500 * (x - y), 200 * (y - z)]
+
+    for mode, colours in plots.CATEGORIES.items():
+        for kind, seen in seen_as.items():
+            found = [lab(c, seen) for c in colours]
+            apart = min(dist(a, b) for i, a in enumerate(found) for b in found[:i])
+            assert apart > 10, (mode, kind, apart)
 
 
 def contrast(one: str, other: str) -> float:

@@ -16,6 +16,7 @@ from streamlit.testing.v1 import AppTest
 from tests.bench.made import recorded, trial
 from tests.shared import require, ticked
 from workbench.core import ceilings, facts, numbers
+from workbench.core.cache import Cache
 from workbench.core.layer import Workload
 from workbench.core.presets import preset
 from workbench.core.replies import Rates
@@ -28,6 +29,7 @@ from workbench.drive.sessions.recorded import candidate_of
 from workbench.drive.sessions.session import Session
 from workbench.faces.ui import machine_page, state
 
+from ..build.test_cache import put
 from .test_belongs import titles
 
 APP = Path(__file__).resolve().parents[2] / "app.py"
@@ -300,10 +302,14 @@ def _machine() -> None:
     machine_page.draw()
 
 
-def test_the_ceilings_of_known_gpus_are_shown_without_one(tmp_path, monkeypatch) -> None:
+def test_the_cache_is_emptied_and_the_ceilings_of_known_gpus_are_shown_without_one(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path))
+    put(Cache(tmp_path), "a", 10)
     at = AppTest.from_function(_machine, default_timeout=300).run()
-    assert not at.exception
+    assert not at.exception and "1 library, " in said(at)
+    at.button(key="machine_empty").click().run()
+    assert "0 libraries" in said(at) and at.button(key="machine_empty").disabled
     assert "H200" in said(at) and "<span class='nw'>4.65</span>" in said(at) and "<span class='nw'>405</span>" in said(at)
     assert "<span class='nw mute'>3.35</span>" in said(at), "of a data sheet"
 

@@ -63,7 +63,7 @@ def _strip(findings: list[doctor.Finding]) -> str:
 def _cache() -> None:
     use = Cache().usage()
     theme.html(theme.heading("Cache of built libraries")
-               + f"{numbers.count(use.entries)} libraries, {numbers.memory(use.bytes)} of "
+               + f"{numbers.count(use.entries)} librar{'y' if use.entries == 1 else 'ies'}, {numbers.memory(use.bytes)} of "
                  f"{numbers.memory(use.limit_bytes)}<br><span class='mono mute'>{escape(str(cache_dir()))}</span>")
     if theme.button("Empty the cache", key="machine_empty", disabled=not use.entries,
                     help="The next run builds all libraries again"):

@@ -4,6 +4,7 @@ escapes all text for HTML, so callers pass plain text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -335,8 +336,9 @@ def strip(word: str, sentence: str, evidence: str = "", *, badge_text: str | Non
           more_badges: Sequence[str] = ()) -> str:
     """The status line of a page: a badge, a sentence with the number, and a line of evidence."""
     badges = badge(word, badge_text) + "".join(f" {badge(b)}" for b in more_badges)
+    explained = _JARGON.sub(lambda found: meaning(found[0]), escape(evidence))
     return (f'<div class="strip s{mark(word)[1]}"><span>{badges}</span><div><div class="t">{escape(sentence)}</div>'
-            f'<div class="s">{escape(evidence)}</div></div></div>')
+            f'<div class="s">{explained}</div></div></div>')
 
 
 def changed(what: Sequence[str], shown: str, button: str) -> str:
@@ -380,7 +382,12 @@ MEANINGS = {
     "throttled": "The GPU lowered its clock while this was timed",
     "launch_bound": "The host needs more time to launch the kernel than the GPU needs to run it",
     "too_small": "The kernel is too short for an exact time",
+    "kernel_ms": "The time of the kernels alone: outputs and workspace are allocated before",
+    "module_ms": "The time of a call of the module, with allocation and autograd",
+    "relative L2": "The norm of the difference from the result in float64, divided by the norm of that result",
+    "physical limit": "The shortest time that this GPU allows: for the bytes that must move, or for the work",
 }
+_JARGON = re.compile("kernel_ms|module_ms|95 % interval|relative L2|physical limit")  # explained in a status line
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), plain: Sequence[int] = (),
