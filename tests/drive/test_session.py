@@ -156,6 +156,44 @@ def test_pack_opens_elsewhere(tmp_path: Path) -> None:
     assert first.trials() == session.trials() and first.blob(blob) == b"source text"
     assert second.path.name == "trip-2"
     assert {p.name for p in list_sessions(tmp_path / "there")} == {"trip", "trip-2"}
+    (session.path / "note.txt").write_text("of the user's own")  # no part of a session
+    assert unpack(session.pack(tmp_path / "trip.zip"), tmp_path / "third").trials() == session.trials()
+    session.path.rename(session.path.with_name("recorded-trip"))
+    shipped = Session.open(session.path.with_name("recorded-trip")).pack(tmp_path / "recorded-trip.zip")
+    assert unpack(shipped, tmp_path / "third").name == "trip-2", "it is not one that ships with the project"
+
+
+def test_bytes_that_are_not_those_of_their_name_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session from somebody else: a blob with other bytes, a blob that is another file of this machine, a zip of zeros."""
+    session = Session.create(tmp_path, "s")
+    name = session.put_blob(b"source")
+    session.append(a_trial(1, blobs={"source": name}))
+    session.event("run_started", text="x" * 100)
+    place = session.path / "blobs" / name
+    with zipfile.ZipFile(tmp_path / "changed.zip", "w") as archive:
+        archive.writestr("s/trials.jsonl", "")
+        archive.writestr(f"s/blobs/{name}", b"other")
+    with pytest.raises(BadRequest, match=f"changed.zip cannot be unpacked: its blob {name[:12]} was changed."):
+        unpack(tmp_path / "changed.zip", tmp_path / "there")
+    assert blob(tmp_path / "changed.zip", name) is None and not list((tmp_path / "there").iterdir())
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"source")
+    for damage in (lambda: place.write_bytes(b"other"), lambda: (place.unlink(), place.symlink_to(elsewhere))):
+        damage()
+        with pytest.raises(BadRequest, match="it was packed without it, or changed since"):
+            session.blob(name)
+        with pytest.raises(BadRequest, match=f"{place} is a link, or was changed; remove it, then pack the rest"):
+            session.pack(tmp_path / "s.zip")
+    place.unlink()
+    linked = Session.create(tmp_path, "linked")
+    (linked.path / "trials.jsonl").symlink_to(session.path / "trials.jsonl")
+    with pytest.raises(BadRequest, match="linked/trials.jsonl is a link, or was changed"):
+        linked.pack(tmp_path / "linked.zip")
+    packed = Session.open(session.pack(tmp_path / "s.zip"))
+    assert len(packed.trials()) == len(packed.events()) == 1
+    monkeypatch.setattr(files, "MOST_LINES_BYTES", 100)
+    assert packed.trials() == [] and "larger than any session's" in packed.unreadable[0]
+    assert packed.events() == []
 
 
 @pytest.mark.parametrize("entry", ["../evil/trials.jsonl", "trip/../../evil", "trip/run.sh", "/etc/trials.jsonl"])

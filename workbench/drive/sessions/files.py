@@ -20,6 +20,9 @@ TRIALS, EVENTS, BLOBS = "trials.jsonl", "events.jsonl", "blobs"
 TUNE_WON = "tune_won"   # event with the result of the finals of a tune
 # Bytes at the end of the file in which the newest trial's time is searched; a line is at most half as long.
 _END_BYTES = 8192
+# A session may come from somebody else. A few hundred KB of a zip can hold a GB of zeros.
+MOST_LINES_BYTES = 256 << 20   # of one file of lines in a zip: 60 000 trials or more
+MOST_BLOB_BYTES = 64 << 20
 
 
 def name_of(path: Path) -> str:
@@ -55,13 +58,22 @@ def lines(path: Path, name: str) -> Iterator[tuple[int, str]]:
 
 
 def blob(path: Path, name: str) -> bytes | None:
-    """The bytes kept under that SHA-256; None if there are none."""
+    """The bytes kept under that SHA-256; None if there are none, or others: a blob that was changed, or a link, is not read."""
     if not re.fullmatch(r"[0-9a-f]{64}", name):
         return None
-    if path.suffix == ".zip":
-        return _in_zip(path, f"{BLOBS}/{name}")
     file = path / BLOBS / name
-    return file.read_bytes() if file.is_file() else None
+    if path.suffix == ".zip":
+        data = _in_zip(path, f"{BLOBS}/{name}")
+    elif file.is_file() and not is_link(file) and file.stat().st_size <= MOST_BLOB_BYTES:
+        data = file.read_bytes()
+    else:
+        return None
+    return data if data is not None and hashlib.sha256(data).hexdigest() == name else None
+
+
+def is_link(file: Path) -> bool:
+    """Whether a file of a session leads elsewhere. A session from somebody else could name any file of this machine so."""
+    return file.is_symlink() or file.parent.name == BLOBS and file.parent.is_symlink()
 
 
 def newest_trial(path: Path) -> str:
@@ -79,8 +91,7 @@ def newest_trial(path: Path) -> str:
 
 
 def samples_of(timing: Timing) -> tuple[float, ...]:
-    """The samples of a timing in ms, in the order in which they were taken; () if its session does not have them, or if their
-    bytes do not match the SHA-256."""
+    """The samples of a timing in ms, in the order in which they were taken; () if its session does not have them."""
     if not timing.samples_blob or not timing.samples_in:
         return ()
     return _samples(timing.samples_in, timing.samples_blob)
@@ -98,16 +109,17 @@ def _samples(session: str, name: str) -> tuple[float, ...]:
         data = blob(Path(session), name)
     except OSError:
         return ()
-    if data is None or hashlib.sha256(data).hexdigest() != name:  # the blob was overwritten
-        return ()
-    return tuple(float(x) for x in json.loads(data))
+    return tuple(float(x) for x in json.loads(data)) if data is not None else ()
 
 
 def _in_zip(path: Path, name: str) -> bytes | None:
     """Raises OSError for a zip that cannot be read."""
     archive = _archive(path, stamp(path))
     try:
-        return archive.read(f"{archive.namelist()[0].partition('/')[0]}/{name}")
+        entry = archive.getinfo(f"{archive.namelist()[0].partition('/')[0]}/{name}")
+        if entry.file_size > (MOST_LINES_BYTES if name in (TRIALS, EVENTS) else MOST_BLOB_BYTES):
+            raise OSError(27, f"{name} is larger than any session's")
+        return archive.read(entry)
     except KeyError:
         return None
     except (zipfile.BadZipFile, RuntimeError) as error:

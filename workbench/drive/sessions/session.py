@@ -29,7 +29,7 @@ from ...core.env import shipped
 from ...core.errors import BadRequest
 from ...core.plain_text import plain_json
 from ...core.trial import SCHEMA, Trial
-from .files import BLOBS, EVENTS, TRIALS, blob, is_session, lines, name_of, newest_trial
+from .files import BLOBS, EVENTS, TRIALS, blob, is_link, is_session, lines, name_of, newest_trial
 
 RECORDED = "recorded-"   # the names of shipped sessions begin with this
 _FOLDER = "KERNEL_WORKBENCH_SESSIONS"
@@ -72,7 +72,7 @@ class Session:
         packed = next((p for p in there if name_of(p) == name and p.suffix == ".zip"), None)
         if packed and not any(path.is_file() for path in session.path.rglob("*")):
             shutil.rmtree(session.path, ignore_errors=True)
-            return unpack(packed, root)  # a run that adds trials to a shipped session writes into an unpacked copy
+            return unpack(packed, root, name=name)  # a run adds trials to an unpacked copy of a shipped session
         with _disk(session.path):
             (session.path / BLOBS).mkdir(parents=True, exist_ok=True)
         return session
@@ -121,13 +121,12 @@ class Session:
     def events(self) -> list[dict[str, Any]]:
         """All readable events, oldest first."""
         found = []
-        for _, line in lines(self.path, EVENTS):
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict):
-                found.append(event)
+        with suppress(OSError):  # what cannot be read is said of the trials, which are in the same place
+            for _, line in lines(self.path, EVENTS):
+                with suppress(ValueError):
+                    event = json.loads(line)
+                    if isinstance(event, dict):
+                        found.append(event)
         return found
 
     def append(self, trial: Trial) -> None:
@@ -160,19 +159,23 @@ class Session:
         """The bytes of a blob. Raises `BadRequest` if the session does not have it."""
         found = blob(self.path, name)
         if found is None:
-            raise BadRequest(f"Session {self.name} has no blob {name[:12]!r}; it may have been packed without it.")
+            raise BadRequest(f"Session {self.name} has no blob {name[:12]!r}; it was packed without it, or changed since.")
         return found
 
     def pack(self, target: Path) -> Path:
-        """One zip of the whole session that `unpack` opens elsewhere."""
+        """One zip of the whole session that `unpack` opens elsewhere. Raises `BadRequest`, also for a link or a changed blob.
+        """
         with _disk(target.parent):
             if self.path.suffix == ".zip":
                 return Path(shutil.copyfile(self.path, target))
             temporary = target.with_name(f".{target.name}.{os.getpid()}")
             try:
                 with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-                    for path in sorted(p for p in self.path.rglob("*") if p.is_file() and not p.name.startswith(".")):
-                        archive.write(path, f"{self.name}/{path.relative_to(self.path)}")
+                    for path in (self.path / TRIALS, self.path / EVENTS, *sorted((self.path / BLOBS).glob("[0-9a-f]*"))):
+                        if path.parent.name == BLOBS and blob(self.path, path.name) is None or is_link(path):
+                            raise BadRequest(f"{path} is a link, or was changed; remove it, then pack the rest.")
+                        if path.is_file():
+                            archive.write(path, f"{self.name}/{path.relative_to(self.path)}")
                 temporary.replace(target)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -235,8 +238,9 @@ class Session:
                 os.close(fd)
 
 
-def unpack(archive_path: Path, root: Path | None = None) -> Session:
-    """Open a packed session below `root`. Raises `BadRequest` when the zip holds anything but one session."""
+def unpack(archive_path: Path, root: Path | None = None, *, name: str = "") -> Session:
+    """Open a packed session below `root`. Without `name` it has the name in the zip, which may not pretend that the session is
+    shipped. Raises `BadRequest` when the zip holds anything but one whole session."""
     root = root or sessions_root()
     try:
         archive = zipfile.ZipFile(archive_path)
@@ -251,12 +255,14 @@ def unpack(archive_path: Path, root: Path | None = None) -> Session:
                              f"make it with 'python -m workbench pack'.")
         if sum(i.file_size for i in archive.infolist()) > _MAX_PACKED_BYTES:
             raise BadRequest(f"{Path(archive_path).name} unpacks to over 1 GiB; that is not a session.")
-        name = next(iter(tops))
-        target = _new_folder(root, name)
+        target = _new_folder(root, name or next(iter(tops)).removeprefix(RECORDED) or "session")
         try:
             with _disk(root):
                 for entry in names:
-                    (target / entry.split("/", 1)[1]).write_bytes(archive.read(entry))
+                    data, sha256 = archive.read(entry), entry.rpartition("/")[2]
+                    if f"/{BLOBS}/" in entry and hashlib.sha256(data).hexdigest() != sha256:
+                        raise BadRequest(f"{Path(archive_path).name} cannot be unpacked: its blob {sha256[:12]} was changed.")
+                    (target / entry.split("/", 1)[1]).write_bytes(data)
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # torn, or with a password
             shutil.rmtree(target, ignore_errors=True)
             raise BadRequest(f"{Path(archive_path).name} cannot be unpacked: {str(error).rstrip('.')}. Pack the session again, "
