@@ -58,9 +58,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--size", choices=SIZES, default="full", help="of the layers (default: full)")
     what.add_argument("--configs", nargs="+", metavar="WHAT", default=[],
                       help="default: the default config of each variant; known: the default and the best known configs; "
-                           "best: the best known config of each variant, or its default; 'sweep N': this and N sampled "
-                           "configs; 'top N': the N fastest known candidates of each cell (without --configs: default for "
-                           "KernelBench's layers, known for other layers)")
+                           "best: the best known config of each variant, or its default; 'sweep N': those of best, and N "
+                           "sampled configs; 'top N': the N fastest known candidates of each cell. Without --configs: "
+                           "default for KernelBench's layers, known for other layers")
     what.add_argument("--known", type=Path, metavar="FILE",
                       help="file of best known configs (default: the shipped one)")
     what.add_argument("--modules", action="store_true",

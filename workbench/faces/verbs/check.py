@@ -5,8 +5,8 @@
 
 A check runs foreign code on this machine. The file runs in a process of its own, with limits of time and memory and without
 your environment variables. With bwrap it has no network and can write only to its scratch folder. Without bwrap, Landlock
-limits where it can write; if root runs the check, a separate user account does. Without any of these the file runs without a
-sandbox. The last line of the report names the sandbox.
+limits where it can write. Without both, a check that root runs starts the file as another user. Else the file has no sandbox.
+The last line of the report names the sandbox.
 
 Each answer is shown on stderr as soon as it is known; the report follows on stdout. With --json stdout has one JSON object per
 line. {"kind": "answer", ...} is one answer; a later answer with the same "key" replaces an earlier one. The last line is

@@ -48,8 +48,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V[,V]",
                         help="value of a tunable; several values make several candidates")
     parser.add_argument("--source", metavar="FILE", help="judge this file: an edited template or an edited source of a trial "
-                                                         "('show --trial ID --source'). SESSION:TRIAL: the source that a "
-                                                         "session keeps of a trial")
+                                                         "('show --trial ID --source'). Or SESSION:TRIAL: judge the source "
+                                                         "of that trial")
     parser.add_argument("--fork-of", default="", metavar="CANDIDATE", help="with --source: the original of FILE before the "
                                                                            "edit, SESSION:TRIAL or a variant (default: the "
                                                                            "variant that FILE names)")

@@ -23,7 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu (the emulator) or cuda:N")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--only", nargs="+", metavar="NAME",
-                        help="run these attacks or right files, and the right kernel; the result is not stored")
+                        help="run these attacks or right files, and one right kernel as a control; the result is not stored")
     chosen.add_argument("--honest", nargs="?", const="also", choices=("also", "only"),
                         help="also run the right files, or only these; the result is not stored")
     parser.add_argument("--json", action="store_true", help="print JSON")
