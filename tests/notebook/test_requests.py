@@ -90,7 +90,7 @@ def test_something_that_is_no_layer() -> None:
         wb.run(3)
 
 
-def test_one_name_and_one_value_stand_for_a_list() -> None:
+def test_one_name_and_one_value_stand_for_a_list(tmp_path: Path) -> None:
     result = wb.run(LAYER, input_size=20, device="cpu", progress=False, effort="quick", baselines=False,
                     directions="forward", variants="naive_gather", settings={"naive_gather": {"BLOCK": 64}})
     assert [(t.name, t.direction, t.config["BLOCK"]) for t in result.trials] == [("naive_gather", "forward", 64)]
@@ -108,6 +108,13 @@ def test_one_name_and_one_value_stand_for_a_list() -> None:
     assert len(both.regressions) == 1 and "naive_gather forward" in both.regressions[0]
     assert both.regressions[0] in repr(both) and "1 regression in B" in both._repr_html_()
     assert list(both.frame["variant"]) == [row.variant for row in both.rows]
+    (tmp_path / "forward").mkdir()
+    text = (TEMPLATES / "forward/naive_gather.cu").read_text()
+    (tmp_path / "forward/mine.cu").write_text(text.replace('"naive_gather"', '"mine"'))
+    for runs in (1, 0):  # the second time nothing is lacking
+        resumed = wb.run(LAYER, input_size=20, device="cpu", progress=False, effort="quick", baselines=False,
+                         directions="forward", variants="mine", templates=tmp_path, session=result.session.name, resume=True)
+        assert [t.name for t in resumed.trials] == ["mine"] and len(resumed.run.trials) == runs
     assert not wb.compare(result, result).regressions and "No regression in B" in wb.compare(result, result)._repr_html_()
 
 

@@ -112,22 +112,26 @@ def run(work: ConvTranspose | Workload | str | None = None, *, batch: int | None
         directions: str | Iterable[str] = LAUNCHES, variants: str | Iterable[str] = (),
         settings: Given | None = None, precision: str = "", form: str = "constant",
         compile_flags: Sequence[str] = (), device: str = "auto", effort: str = "normal", session: str | None = None,
-        baselines: bool = True, modules: bool = False, progress: bool = True, source: str | Path = "", fork_of: str = ""
-        ) -> Result:
+        resume: bool = False, baselines: bool = True, modules: bool = False, progress: bool = True,
+        source: str | Path = "", fork_of: str = "", templates: str | Path | None = None) -> Result:
     """Build, judge and time candidates. The call blocks and shows its progress. An interrupt stops the run; finished trials are
     kept.
 
     `work` is a layer (then `input_size` is needed; `batch` is 1), a `Workload`, or a preset's name ("kb74/small"; without a
     size it is the small one on the cpu and the full one on a GPU). `settings`: variant name (or "*") -> tunable -> values to
     try. `source`: an edited template or rendering, as a text or a file. `fork_of`: its original, a variant or "SESSION:TRIAL";
-    a trial also gives the layer. Raises `BadRequest`.
+    a trial also gives the layer. `resume`: run only the candidates that `session` lacks; the result has its trials of the
+    others, too. `templates`: a folder of templates, instead of the shipped ones. Raises `BadRequest`.
     """
-    device = resolve_device(device)
+    device, folder_of_templates = resolve_device(device), Path(templates) if templates else None
+    if resume and not session:
+        raise BadRequest("resume needs session, the name of the session to resume.", field="session")
     if work is None and not (source and ":" in fork_of):
         raise BadRequest("work is not given; give a layer, a Workload, the name of a preset, or source with fork_of.",
                          field="layer")
     work = None if work is None else _workload(work, batch, input_size, dtype, device)
-    options: Options = {"settings": settings, "precision": precision, "form": form, "compile_flags": compile_flags}
+    options: Options = {"settings": settings, "precision": precision, "form": form, "compile_flags": compile_flags,
+                        "templates": folder_of_templates}
     if source:
         text = source if isinstance(source, str) and "\n" in source else source_from(str(source))
         if isinstance(text, Candidate) or names_of(variants, "variants") or modules:
@@ -139,13 +143,13 @@ def run(work: ConvTranspose | Workload | str | None = None, *, batch: int | None
         assert work is not None
         options["directions"] = directions = names_of(directions, "directions")
         chosen = candidates(work, variants=variants, **options)
-        say_broken(None)
+        say_broken(folder_of_templates)
     request = RunRequest(work, tuple(chosen), device=device, directions=directions,
                          baselines=baselines, modules=modules, effort=effort)
     folder = Session.create(name=session)
     bar = RunBar() if progress else None
     try:
-        return Result(folder, _runner().run(request, folder, on_change=bar))
+        return Result(folder, _runner().run(request, folder, resume=resume, on_change=bar))
     finally:
         if bar is not None:
             bar.close()
@@ -285,7 +289,7 @@ class Result:
 
     @property
     def trials(self) -> list[Trial]:
-        return list(self.run.trials) if self.run else self.session.trials()
+        return [*self.run.kept, *self.run.trials] if self.run else self.session.trials()
 
     @property
     def frame(self) -> pandas.DataFrame:
