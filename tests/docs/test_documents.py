@@ -31,6 +31,16 @@ def test_links_lead_to_files(page: Path) -> None:
     assert not missing
 
 
+def test_a_name_that_contributing_gives_is_in_its_file() -> None:
+    """`damage` in [measure/kernel/stage.py](workbench/measure/kernel/stage.py): somebody will search for that word there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`([A-Za-z_.]+)`[^`\[|]*? (?:in|of) \[[^\]]*\]\(([^)#]+)\)", text)
+    assert len(named) > 8
+    lacking = [(name, path) for name, path in named
+               if not re.search(rf"(?:def|class) {name.split('.')[-1]}\b|^{name}\b", (ROOT / path).read_text(), re.M)]
+    assert not lacking
+
+
 def test_every_environment_variable_is_listed() -> None:
     code = "\n".join(path.read_text() for path in (ROOT / "workbench").rglob("*.py") if "red_team" not in path.parts)
     read = set(re.findall(r"\b(KERNEL_WORKBENCH_[A-Z_]+|KW_LOG)\b", code))
