@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from workbench.core.orders import BuildOrder, CompareOrder, DeviceOrder, JudgeOrder  # noqa: E402
+from workbench.core.orders import BuildOrder, DeviceOrder, InterleaveOrder, JudgeOrder  # noqa: E402
 from workbench.core.typed import read, to_json  # noqa: E402
 from workbench.drive.tuning.seen import locked  # noqa: E402
 
@@ -108,11 +108,11 @@ def pairs(folder: Path, numbers: list[int]) -> bool:
 
 def child(folder: Path) -> int:
     from workbench.core.verdict import from_samples
-    from workbench.measure.kernel.interleave import compare
+    from workbench.measure.kernel.interleave import interleave
     found = []
     for order in read(Orders, json.loads((folder / "orders.json").read_text())).orders:
         with locked(folder / "gpu.lock"):
-            result = compare(CompareOrder(order, way_on(order.device), limit_s=2.0), lambda event: None)
+            result = interleave(InterleaveOrder(order, way_on(order.device), limit_s=2.0), lambda event: None)
         assert result.status == "OK", result.headline
         verdict = from_samples(result.ours, result.theirs, paired=True)
         found.append({"value": verdict.value, "verdict": verdict.verdict, "pairs": len(result.ours),

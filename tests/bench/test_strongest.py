@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.core.orders import CompareOrder, JudgeOrder
+from workbench.core.orders import InterleaveOrder, JudgeOrder
 from workbench.core.presets import preset
-from workbench.core.replies import Compared
+from workbench.core.replies import Interleaved
 from workbench.core.trial import FORMULATION, NOT_DROP_IN, Status, Trial
 from workbench.core.trial_parts import Detail
 from workbench.drive.bench import markdown, text
@@ -136,9 +136,9 @@ def test_a_near_strongest_is_timed_in_turns_as_well(tmp_path: Path, strongest_ms
                   detail=Detail(way="matmul_permute"))
     called = []
 
-    def call(order: CompareOrder) -> Compared:
+    def call(order: InterleaveOrder) -> Interleaved:
         called.append(order.theirs)
-        return Compared(status=Status.OK, headline="", ours=(0.5,) * 20, theirs=(0.9 if len(called) == 1 else 0.6,) * 20,
+        return Interleaved(status=Status.OK, headline="", ours=(0.5,) * 20, theirs=(0.9 if len(called) == 1 else 0.6,) * 20,
                         stop="noise")
 
     ours = JudgeOrder(tmp_path / "library", "symbol", "forward", preset("kb74").workload(), "cuda:0", "tf32")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from workbench.core.candidate import Candidate
-from workbench.core.orders import CompareOrder, JudgeOrder
+from workbench.core.orders import InterleaveOrder, JudgeOrder
 from workbench.core.variants import find
 from workbench.measure.check.clock.ladder import settled
 from workbench.measure.clock import timing
@@ -26,7 +26,7 @@ from workbench.measure.clock.timing import (
     why_stop,
     without_slow,
 )
-from workbench.measure.kernel.interleave import compare
+from workbench.measure.kernel.interleave import interleave
 from workbench.measure.kernel.judge import implausible
 
 from .bench import LAYER, WORKLOAD, Built, bad_candidate, order
@@ -104,7 +104,7 @@ def mine(naive: Built, scratch: Path) -> JudgeOrder:
 @pytest.mark.parametrize("theirs", ["way", "candidate"])
 def test_as_many_samples_of_both_pair_by_pair(mine: dict[str, Any], theirs: str) -> None:
     for _ in range(4):  # who comes last in a turn is drawn: a launch must never be taken for the other's
-        result = compare(CompareOrder(mine, "default" if theirs == "way" else mine), lambda event: None)
+        result = interleave(InterleaveOrder(mine, "default" if theirs == "way" else mine), lambda event: None)
         assert result.status == "OK", result.headline
         assert len(result.ours) == len(result.theirs) >= 5
         assert result.dropped == 0 and result.flags == ("emulated",)
@@ -112,7 +112,7 @@ def test_as_many_samples_of_both_pair_by_pair(mine: dict[str, Any], theirs: str)
 
 def test_a_kernel_that_changes_while_timed_has_no_ratio(bad: Built, bad_root: Path, scratch: Path) -> None:
     cheat = _order(bad, bad_candidate(bad_root, "right_at_first"), scratch)
-    result = compare(CompareOrder(cheat, "default"), lambda event: None)
+    result = interleave(InterleaveOrder(cheat, "default"), lambda event: None)
     assert result.status == "MISMATCH" and "While timed" in result.headline
     assert result.ours == result.theirs == ()
 

@@ -18,11 +18,11 @@ from .replies import (
     Baselines,
     Built,
     Checked,
-    Compared,
     Compiled,
     Device,
     Event,
     Explained,
+    Interleaved,
     Judged,
     MachineCode,
     ModuleJudged,
@@ -192,11 +192,11 @@ class ProfileOrder(Order[Profiled]):
 
 
 @dataclass(frozen=True)
-class CompareOrder(Order[Compared]):
+class InterleaveOrder(Order[Interleaved]):
     """Time a candidate alternately with a way of PyTorch (a key of `pytorch_ways.WAYS`) or with another candidate."""
 
-    operation = "compare"
-    reply = Compared
+    operation = "interleave"
+    reply = Interleaved
     ours: JudgeOrder
     theirs: JudgeOrder | str
     effort: str = ""                   # "": the same as that of `ours`
@@ -299,4 +299,4 @@ class PatchOrder(Order[Patched]):
 
 ORDERS: dict[str, type[Order[Any]]] = {order.operation: order for order in (
     PingOrder, WarmOrder, DeviceOrder, CeilingsOrder, BuildOrder, ResourcesOrder, MachineCodeOrder, JudgeOrder, ExplainOrder,
-    ProfileOrder, CompareOrder, BaselineOrder, CompileOrder, ModuleOrder, CheckOrder, InspectOrder, PatchOrder)}
+    ProfileOrder, InterleaveOrder, BaselineOrder, CompileOrder, ModuleOrder, CheckOrder, InspectOrder, PatchOrder)}

@@ -189,7 +189,7 @@ class Baselines:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared(Outcome):
+class Interleaved(Outcome):
     """Samples in ms, pair by pair."""
 
     ours: tuple[float, ...] = ()

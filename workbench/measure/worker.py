@@ -36,7 +36,7 @@ OPS = {
     "profile": "clock.profile:profile",
     "baseline": "pytorch.baselines:measure",
     "compile": "pytorch.baselines:fill_compile_cache",
-    "compare": "kernel.interleave:compare",
+    "interleave": "kernel.interleave:interleave",
     "ceilings": "clock.ceilings:measure",
     "module": "module.judge_module:judge_module",
     "check": "check.begin:check",

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from ...core.facts import tensor_bytes
 from ...core.layer import BACKWARD, LAUNCHES
-from ...core.orders import BaselineOrder, CompareOrder, JudgeOrder
+from ...core.orders import BaselineOrder, InterleaveOrder, JudgeOrder
 from ...core.pytorch_ways import AUTOTUNED, WAYS
-from ...core.replies import Baseline, Compared, Outcome
+from ...core.replies import Baseline, Interleaved, Outcome
 from ...core.replies import Baselines as Measured
 from ...core.trial import DEFAULT_ADVICE, FORMULATION, Status, Trial
 from ...core.trial_parts import Against
@@ -96,7 +96,7 @@ class Baselines:
         return outcome.too_large(needed, self.free_bytes, self.name) if needed > self.free_bytes else None
 
 
-def against_best(call: Callable[[CompareOrder], Compared], session: Session, order: JudgeOrder, trial: Trial,
+def against_best(call: Callable[[InterleaveOrder], Interleaved], session: Session, order: JudgeOrder, trial: Trial,
                  others: Iterable[Trial]) -> Trial:
     """`trial` with `detail.against` and the pairs as a blob; unchanged if there is nothing to compare. A candidate that is
     found wrong during the comparison loses its time. If another formulation is the strongest PyTorch and its time is near, it
@@ -115,13 +115,13 @@ def against_best(call: Callable[[CompareOrder], Compared], session: Session, ord
     return trial
 
 
-def _in_turns(call: Callable[[CompareOrder], Compared], session: Session, order: JudgeOrder, trial: Trial,
+def _in_turns(call: Callable[[InterleaveOrder], Interleaved], session: Session, order: JudgeOrder, trial: Trial,
               baseline: Trial, *, strongest: bool = False) -> Trial:
     way = baseline.detail.way
     if not way or WAYS[way].kind.startswith(AUTOTUNED):  # max-autotune would tune it once more
         return trial
     try:
-        result = call(CompareOrder(order, way))
+        result = call(InterleaveOrder(order, way))
     except (WorkerDied, WorkerFailed, WorkerTimeout):
         return replace(trial, flags=(*trial.flags, "not_compared"))
     if result.status == Status.OUT_OF_MEMORY:

@@ -16,8 +16,8 @@ from ...core.candidate import tiles_of, why_not
 from ...core.errors import BadRequest, RenderError
 from ...core.facts import tensor_bytes
 from ...core.occupancy import too_many_registers
-from ...core.orders import CompareOrder, ExplainOrder, JudgeOrder, Order
-from ...core.replies import Built, Compared, Device, Event, Judged, Outcome
+from ...core.orders import ExplainOrder, InterleaveOrder, JudgeOrder, Order
+from ...core.replies import Built, Device, Event, Interleaved, Judged, Outcome
 from ...core.template import Rendered, render
 from ...core.trial import WRONG_VALUES, Status, Trial
 from ...core.wrong_values import sentence
@@ -126,7 +126,7 @@ class Execution:
                 built[rendered.candidate_id] = build
         return built
 
-    def compare(self, contestants: CompareOrder, place: str = "") -> Compared:
+    def interleave(self, contestants: InterleaveOrder, place: str = "") -> Interleaved:
         """Time two contestants alternately. Raises WorkerDied, WorkerFailed, WorkerTimeout or WorkerCancelled."""
         limit_s = self.request.run_timeout_s
         return self.workers.measure(place or self.name).call(contestants, limit_s=limit_s, on_event=lambda event: limit_s,
@@ -148,7 +148,7 @@ class Execution:
                 raise DeviceLost("No GPU of the cluster answers any more. Finished trials are kept.")
         trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, workload=request.workload,
                                         device=self.workers.device(place), environment=self.workers.environment(place))
-        return against_best(self.compare, self.session, order, trial, baselines) if baselines else trial
+        return against_best(self.interleave, self.session, order, trial, baselines) if baselines else trial
 
     def record(self, trial: Trial) -> None:
         """Add a trial to the session and to the trials of this run."""
@@ -456,10 +456,10 @@ class Execution:
         trial = outcome.candidate_trial(self.session, self.run, row, rendered, build, result, device=device,
                                         environment=self.workers.environment(place))
         if order and self.request.baselines and self.request.in_turns:
-            def compare(contestants: CompareOrder) -> Compared:
+            def in_turns(contestants: InterleaveOrder) -> Interleaved:
                 self._phase(row, "timing", "timed alternately with the best PyTorch")
-                return self.compare(contestants, place)
-            trial = against_best(compare, self.session, order, trial, self.run.trials)
+                return self.interleave(contestants, place)
+            trial = against_best(in_turns, self.session, order, trial, self.run.trials)
         self.record(trial)
         row.status, row.trial_id, row.text, row.phase = trial.status, trial.trial_id, trial.headline, "done"
         self.feed.told(row, trial)

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from ... import __version__
 from ...core.env import cache_dir, environment, gpus
 from ...core.errors import BadRequest
-from ...core.orders import BaselineOrder, BuildOrder, CompareOrder, DeviceOrder, JudgeOrder, Order, ResourcesOrder
+from ...core.orders import BaselineOrder, BuildOrder, DeviceOrder, InterleaveOrder, JudgeOrder, Order, ResourcesOrder
 from ...core.replies import Built, Event
 from ...core.trial import Status
 from ...core.trial_parts import Environment
@@ -334,7 +334,7 @@ def _libraries(order: object) -> dict[str, bytes]:
     """The files that an order names."""
     if isinstance(order, JudgeOrder):
         return {str(order.library): order.library.read_bytes()}
-    if isinstance(order, CompareOrder):
+    if isinstance(order, InterleaveOrder):
         return {**_libraries(order.ours), **_libraries(order.theirs)}
     return {}
 
@@ -460,7 +460,7 @@ def _of_here(order: Any, device: str, scratch: Path, libraries: dict[str, Path],
     """The order with this machine's paths and device."""
     if isinstance(order, JudgeOrder):
         return replace(order, library=libraries[str(order.library)], scratch=scratch, device=device)
-    if isinstance(order, CompareOrder):
+    if isinstance(order, InterleaveOrder):
         return replace(order, ours=_of_here(order.ours, device, scratch, libraries, log),
                        theirs=_of_here(order.theirs, device, scratch, libraries, log))
     if isinstance(order, BuildOrder):

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...core.candidate import derived_values
 from ...core.errors import BadRequest, RenderError
 from ...core.layer import Workload
-from ...core.orders import CompareOrder
+from ...core.orders import InterleaveOrder
 from ...core.replies import Built
 from ...core.template import Rendered, render
 from ...core.trial import SHOWS_NOTHING, Status, Trial
@@ -144,7 +144,7 @@ def _compared(execution: Execution, leader: _Finalist, other: _Finalist, effort:
                     for one in (leader, other))
     execution.run.message = f"timing {other.row.label} alternately with the fastest"
     try:
-        result = execution.compare(CompareOrder(ours, theirs, effort=effort))
+        result = execution.interleave(InterleaveOrder(ours, theirs, effort=effort))
     except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
         execution.session.event("tune_final", ours=leader.trial.trial_id, theirs=other.trial.trial_id, failed=str(error))
         return ""

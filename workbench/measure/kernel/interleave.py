@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from ...core.orders import CompareOrder, Emit, JudgeOrder
+from ...core.orders import Emit, InterleaveOrder, JudgeOrder
 from ...core.pytorch_ways import WAYS
-from ...core.replies import Compared, Event
+from ...core.replies import Event, Interleaved
 from ...core.trial import Status
 from ..clock import timing
 from ..device import out_of_memory
@@ -20,8 +20,8 @@ from .inputs import NORMAL
 from .judge import bits_of, compare_again, launch_and_compare, open_stage, threads_for, watched
 
 
-def compare(asked: CompareOrder, emit: Emit) -> Compared:
-    """Worker operation "compare"."""
+def interleave(asked: InterleaveOrder, emit: Emit) -> Interleaved:
+    """Worker operation "interleave"."""
     order = asked.ours
     if order.device != "cpu":
         torch.cuda.set_device(order.device)
@@ -29,19 +29,19 @@ def compare(asked: CompareOrder, emit: Emit) -> Compared:
         with threads_for(order):
             ours, theirs = _in_turns(asked, emit)
     except Finding as finding:
-        result = finding.told(Compared)
+        result = finding.told(Interleaved)
         finding.__traceback__ = finding.__context__ = finding.__cause__ = None  # as in judge: they hold the tensors
         return result
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        return Compared(status=Status.OUT_OF_MEMORY, headline="Both contestants together do not fit into memory.")
-    return Compared(status=Status.OK, headline=f"{len(ours.samples)} pairs, taken in turns.", ours=tuple(ours.samples),
-                    theirs=tuple(theirs.samples), dropped=ours.timing.dropped, stop=ours.timing.stop,
-                    flags=tuple(dict.fromkeys([*ours.flags, *theirs.flags])))
+        return Interleaved(status=Status.OUT_OF_MEMORY, headline="Both contestants together do not fit into memory.")
+    return Interleaved(status=Status.OK, headline=f"{len(ours.samples)} pairs, taken in turns.", ours=tuple(ours.samples),
+                       theirs=tuple(theirs.samples), dropped=ours.timing.dropped, stop=ours.timing.stop,
+                       flags=tuple(dict.fromkeys([*ours.flags, *theirs.flags])))
 
 
-def _in_turns(asked: CompareOrder, emit: Emit) -> list[timing.Measurement]:
+def _in_turns(asked: InterleaveOrder, emit: Emit) -> list[timing.Measurement]:
     order, theirs = asked.ours, asked.theirs
     effort, limit_s = asked.effort or order.effort, asked.limit_s or order.limit_s / 3
     emit(Event("time", "in turns with " + (WAYS[theirs].name if isinstance(theirs, str) else "the other")))
