@@ -36,7 +36,7 @@ def _svg(shown: Workload | ConvTranspose, wanted: tuple[int, ...] | None, case: 
         place = wanted and tuple(wanted[i] for i in dimensions)
         element = _element(case, tensor, dimensions) if case else None
         if element or place:
-            asked, at = (element.tensor, element.at) if element else ("output", place)
+            asked, at = (element.tensor, element.at) if element else ("output", place or ())
             group = [axis.around(asked, i) for axis, i in zip(group, at, strict=True)]
         parts.append(_drawn(group, place, prefix, name, element))
     if case:
