@@ -111,11 +111,10 @@ def test_each_instruction_has_its_line_and_the_registers_in_use(kernel) -> None:
 def test_control_codes(kernel) -> None:
     """S2R sets barrier 0 until its result is written and stalls 7; HMMA waits for barrier 0, which LDS.128 has set."""
     at = {i.address: i.control for i in kernel.code}
-    assert at[0x10] == sass.Control(stall=7, yields=False, write_barrier=0, read_barrier=None, waits=(), reuse=0)
+    assert at[0x10] == sass.Control(stall=7, yields=False, write_barrier=0, read_barrier=None, waits=())
     assert at[0x1C0].write_barrier == 0 and at[0x1D0].waits == (0,) and at[0x1D0].text == "B0-----:R-:W-:-:S01"
     assert at[0x1A0].waits == (2,) and at[0x1A0].text == "B--2---:R-:W-:-:S01"
     assert at[0x50].text == "B------:R-:W-:Y:S13"
-    assert sass.control(0x040FE20000081018).reuse == 1, "the first operand is kept for the next instruction"
 
 
 def test_the_loop_and_what_it_issues(kernel) -> None:

@@ -42,7 +42,6 @@ class Control:
     write_barrier: int | None
     read_barrier: int | None
     waits: tuple[int, ...]
-    reuse: int
 
     @property
     def text(self) -> str:
@@ -190,7 +189,7 @@ def control(high: int) -> Control:
     write, read_ = bits >> 5 & 7, bits >> 8 & 7
     waits = bits >> 11 & 0x3F
     return Control(bits & 15, not bits >> 4 & 1, None if write == _NONE else write, None if read_ == _NONE else read_,
-                   tuple(b for b in range(6) if waits >> b & 1), bits >> 17 & 15)
+                   tuple(b for b in range(6) if waits >> b & 1))
 
 
 def sentence(kernel: Kernel) -> str:
