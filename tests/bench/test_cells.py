@@ -61,7 +61,7 @@ def test_what_a_cell_misses(layer, direction, ms, tf32_ms, ieee_ms, rel_l2, says
     assert found.missed == ((says,) if says else ())
 
 
-def test_modules_are_compared_with_the_faster_mode_and_with_their_kernels(tmp_path: Path):
+def test_modules_are_compared_with_the_faster_mode_and_with_their_kernels(tmp_path: Path, capsys):
     there = whole("kb74", (0.5, 1.0), (1.5, 5.5), (1.4, 6.0))
     session = recorded(tmp_path, there, name="recorded-modules", layers=("kb74",), modules=True)
     kernels = [made("kb74", d, trial("kb74", d, "mma", ms, "tf32"), *pytorch("kb74", d, 4 * ms, 9.0), size="full")
@@ -74,6 +74,7 @@ def test_modules_are_compared_with_the_faster_mode_and_with_their_kernels(tmp_pa
     written = markdown.long(kernels, [found])
     assert "| KernelBench #74 | 0.500 | 1.40 | 2.80× | 4.00× | 1.50 | 7.00 | 4.67× | 4.00× |" in written
     assert "`recorded-modules`" in written and "reach 4.00× in forward and 4.27× in forward + backward" in written
+    assert cli.main(["bench", "--table", str(session.path)]) == 0 and "4.67×" in capsys.readouterr().out
     assert "4.67×" in modules.table([found]) and modules.table([]) == "No module was judged."
 
 

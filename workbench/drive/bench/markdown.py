@@ -11,7 +11,7 @@ from ...core.errors import BadRequest
 from ...core.layer import CONTIGUOUS, DIRECTIONS
 from ...core.presets import PRESETS
 from .cells import Cell, Group, groups_of, summary
-from .modules import HEADER, Module, groups, rows, sentence
+from .modules import HEADER, Module, groups, mean_ratio, rows, sentence
 from .text import footnotes, means, strongest_words
 
 _WIDTH = 128   # characters of a line of a document
@@ -21,9 +21,9 @@ SUITE_NAMES = {"kernelbench": "KernelBench", "models": "Layers of published mode
 _CLASS = {"tf32": "TF32", "ieee": "fp32-accurate (`ieee`, `tf32x3`)", "fp16": "float16", "bf16": "bfloat16"}
 
 
-def short(cells: Sequence[Cell]) -> str:
+def short(cells: Sequence[Cell], modules: Sequence[Module] = ()) -> str:
     """The tables of the README: for each suite a few layers in its first class, with one column for each direction, then one
-    table with the geometric means of all suites and classes."""
+    table with the geometric means of all suites and classes, and a sentence with those of whole modules."""
     lines = ["In bold: the speed-up, which is the time of PyTorch's fastest mode divided by ours. In brackets: the speed-up "
              "against the fastest formulation of the layer by any PyTorch operators. Then our time. "
              "[docs/benchmark.md](docs/benchmark.md) has all cells, with PyTorch's times, errors, variants and configs.", ""]
@@ -43,8 +43,16 @@ def short(cells: Sequence[Cell]) -> str:
     for (suite, gpu), of_suite in _suites(cells).items():
         lines += [_means_row(suite, gpu if gpu != cells[0].gpu else "", group, mine)
                   for group, mine in groups_of(of_suite).items()]
+    lines += [f"\nWhole modules, {_modules_means(modules)}." if modules else ""]
     return "\n".join([*lines, "", *(f"- {SUITE_NAMES[suite]}: {origin(mine)}"
                                      for (suite, gpu), mine in _suites(cells).items() if gpu == cells[0].gpu)])
+
+
+def _modules_means(modules: Sequence[Module]) -> str:
+    """`forward + backward of ModelNew against nn.ConvTranspose (geometric means): KernelBench, TF32 4.23×; ...`"""
+    found = [f"{SUITE_NAMES[group[0]]}, {headline(group)} {numbers.ratio(mean_ratio(mine, both=True))}"
+             for group, mine in groups(modules).items()]
+    return f"forward + backward of `ModelNew` against `nn.ConvTranspose` (geometric means): {'; '.join(found)}"
 
 
 def _means_row(suite: str, gpu: str, group: Group, cells: Sequence[Cell]) -> str:

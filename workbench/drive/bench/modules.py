@@ -113,9 +113,14 @@ def rows(modules: Sequence[Module], *, title: Callable[[str], str]) -> list[tupl
             words += [numbers.milliseconds(one.ms(both=both)), numbers.milliseconds(one.pytorch_ms(both=both)),
                       numbers.ratio(one.ratio(both=both)), numbers.ratio(one.of_kernels(both=both))]
         found.append(tuple(words) if one.ours.ok else (words[0], f"{one.ours.status}: {one.ours.headline}", *[""] * 7))
-    means = [["", "", numbers.ratio(_mean(one.ratio(both=both) for one in modules)),
+    means = [["", "", numbers.ratio(mean_ratio(modules, both=both)),
               numbers.ratio(_mean(one.of_kernels(both=both) for one in modules))] for both in (False, True)]
     return [*found, ("geometric mean", *means[0], *means[1])]
+
+
+def mean_ratio(modules: Iterable[Module], *, both: bool) -> float | None:
+    """The geometric mean of the ratios; None without a ratio."""
+    return _mean(one.ratio(both=both) for one in modules)
 
 
 def sentence(modules: Sequence[Module]) -> str:

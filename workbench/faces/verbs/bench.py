@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from ...core.errors import BadRequest
@@ -26,7 +25,7 @@ from ...core.precision import CLASSES, CLASSES_OF
 from ...core.presets import SIZES, SUITES, preset
 from ...drive.bench import markdown
 from ...drive.bench.best import write_best
-from ...drive.bench.cells import NOTE, Cell, cells_of, holds_bench, wanted_of
+from ...drive.bench.cells import NOTE, cells_of, holds_bench, wanted_of
 from ...drive.bench.defaults import default_configs, default_configs_table, defaults_of, defaults_table
 from ...drive.bench.execute import Bench
 from ...drive.bench.modules import modules_of
@@ -166,18 +165,15 @@ def _table(args: argparse.Namespace) -> int:
         raise BadRequest("--check needs the file to compare: --readme README.md, --docs docs/benchmark.md, or both.")
     sessions = _sessions(args)
     cells = cells_of(sessions)
-
-    def whole(cells: Sequence[Cell]) -> str:
-        return markdown.long(cells, modules_of(sessions, cells))
-
-    files = [(f, make) for f, make in ((args.readme, markdown.short), (args.docs, whole)) if f]
+    modules = modules_of(sessions, cells)
+    files = [(f, make) for f, make in ((args.readme, markdown.short), (args.docs, markdown.long)) if f]
     for file, _ in files:
         if not file.is_file():
             raise BadRequest(f"{file} does not exist; the table goes between its lines {markdown.BEGIN} and "
                              f"{markdown.END}.")
-    if args.sessions and not cells:
+    if args.sessions and not (cells or modules):
         raise BadRequest(f"{', '.join(args.sessions)} holds no bench; 'python -m workbench bench' makes one.")
-    if not cells:
+    if not cells and (files or not modules):
         stale = [file for file, _ in files if markdown.has_marks(file.read_text(encoding="utf-8"))]
         for file in stale:
             print(f"{file} has a table, but no recorded session in {sessions_root()} holds a bench.", file=sys.stderr)
@@ -185,11 +181,11 @@ def _table(args: argparse.Namespace) -> int:
             print(f"No recorded session in {sessions_root()} holds a bench, so there is no table to write.")
         return 1 if stale else 0
     if not files:
-        print(table(cells))
+        print("\n\n".join([*([table(cells)] if cells else []), *([modules_table(modules)] if modules else [])]))
     different = False
     for file, make in files:
         text = file.read_text(encoding="utf-8")
-        new = markdown.placed(text, make(cells), file=file)
+        new = markdown.placed(text, make(cells, modules), file=file)
         different |= _write(file, text, new, check=args.check)
     return 1 if different and args.check else 0
 
