@@ -313,6 +313,10 @@ def test_the_report_of_a_comparison_holds_its_pairs_figures_and_machines() -> No
         assert heading in text
     assert "http://" not in text.partition("<script")[0] and "Speed-up per layer" not in text, "of one layer there is none"
     assert len(html_report.of_pairs(pairs, "t", ("", "", ""), every=True)) < 5_000_000
+    tiny = html_report.of_pairs(report.chosen_pairs([trial("b", 0.004), trial("a", 0.0026)]), "t", ("", "", ""))
+    assert "A, µs" in tiny and ">2.60<" in tiny and ">4.00<" in tiny and "0.0026<" not in tiny
+    tiny = html_report.of_session([trial("a", 0.0026), trial("bad", None, status="MISMATCH")], "t")
+    assert "median, µs" in tiny and ">2.60<" in tiny and "A, ms" in text
     lines = tables.csv_text(tables.pair_records(pairs)).splitlines()
     assert lines[0].startswith("verdict,layer,direction,ratio,low,high,clock,a,") and len(lines) == 1 + len(pairs)
     first = dict(zip(lines[0].split(","), next(csv.reader(lines[1:2])), strict=True))

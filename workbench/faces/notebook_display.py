@@ -401,10 +401,11 @@ class Compared:
     def _repr_html_(self) -> str:
         said = self.regressions
         word = f"{_word(report.SLOWER)} {len(said)} regression{'s' if said[1:] else ''} in B" if said else "No regression in B"
+        unit, times = numbers.times([ms for r in self.rows for ms in (r.a_ms, r.b_ms)])
         cells = [tuple(map(escape, (
-            r.workload, r.direction, r.variant, numbers.milliseconds(r.a_ms), numbers.milliseconds(r.b_ms),
-            numbers.ratio(r.ratio), numbers.interval(r.low, r.high, r.ratio)))) for r in self.rows]
-        table = _table(("workload", "direction", "variant", "A, ms", "B, ms", "A / B", "interval", "verdict", ""), [
+            r.workload, r.direction, r.variant, a.strip(), b.strip(), numbers.ratio(r.ratio),
+            numbers.interval(r.low, r.high, r.ratio)))) for r, a, b in zip(self.rows, times[::2], times[1::2], strict=True)]
+        table = _table(("workload", "direction", "variant", f"A, {unit}", f"B, {unit}", "A / B", "interval", "verdict", ""), [
             (*cell, _word(r.verdict) if r.verdict else "", escape(r.why)) for cell, r in zip(cells, self.rows, strict=True)])
         return (f"<p>{word}. A is {escape(self.a.name)}; B is {escape(self.b.name)}. Above 1, B is faster.</p>"
                 + "".join(f"<div>{escape(sentence)}</div>" for sentence in said) + table)

@@ -106,32 +106,37 @@ def _both(draw: Any) -> tuple[go.Figure, go.Figure] | None:
 
 
 def _pairs_table(pairs: Sequence[report.Pair]) -> _Section:
-    head = ("verdict", "layer", "direction", "B / A", "95 % interval", "A", "A, ms", "B", "B, ms", "of floor", "note",
+    records = tables.pair_records(pairs[:MOST_ROWS])
+    unit, times = numbers.times([r[name] for name in ("a_ms", "b_ms") for r in records])
+    head = ("verdict", "layer", "direction", "B / A", "95 % interval", "A", f"A, {unit}", "B", f"B, {unit}", "of floor", "note",
             "config of A")
     rows = []
-    for r in tables.pair_records(pairs[:MOST_ROWS]):
+    for r, of_a, of_b in zip(records, times[:len(records)], times[len(records):], strict=True):
         share = r["floor_ms"] / r["a_ms"] if r["floor_ms"] and r["a_ms"] else None
         clock = "module_ms" if r["clock"] == "module_ms" else ""
         rows.append((_badge(r["verdict"]), escape(r["layer"]), r["direction"], (r["ratio"], numbers.ratio(r["ratio"])),
                      (r["low"], numbers.interval(r["low"], r["high"], r["ratio"])), escape(f"{r['a']} {r['a_precision']}"),
-                     (r["a_ms"], numbers.milliseconds(r["a_ms"])), escape(f"{r['b']} {r['b_precision']}"),
-                     (r["b_ms"], numbers.milliseconds(r["b_ms"])), (share, numbers.share(share)),
+                     (r["a_ms"], of_a.strip()), escape(f"{r['b']} {r['b_precision']}"),
+                     (r["b_ms"], of_b.strip()), (share, numbers.share(share)),
                      escape(" ".join(filter(None, (clock, r["note"])))), f"<code>{escape(r['a_config'])}</code>"))
     return _Section(_count("Comparisons", len(pairs)), _table(head, rows))
 
 
 def _trials(trials: Sequence[Trial]) -> _Section:
     frame = report.frame(trials)
-    head = ("status", "variant", "layer", "direction", "precision", "median, ms", "vs PyTorch", "of floor", "rel. L2", "what",
-            "config")
+    records = frame.head(MOST_ROWS).to_dict("records")
+    unit, times = numbers.times([None if r["median_ms"] is None or r["median_ms"] != r["median_ms"] else r["median_ms"]
+                                 for r in records])
+    head = ("status", "variant", "layer", "direction", "precision", f"median, {unit}", "vs PyTorch", "of floor", "rel. L2",
+            "what", "config")
     layers = {t.trial_id: called(t.workload) for t in trials}
     rows = []
-    for r in frame.head(MOST_ROWS).to_dict("records"):
+    for r, time in zip(records, times, strict=True):
         ms, speedup, limit, error = (None if r[k] is None or r[k] != r[k] else float(r[k])
                                      for k in ("median_ms", "speedup", "of_limit", "rel_l2"))
         star = " *" if r["verdict"] == report.EMULATED else ""
         rows.append((_badge(r["status"]), escape(r["variant"]), escape(layers[r["trial_id"]]), r["direction"], r["precision"],
-                     (ms, numbers.milliseconds(ms) + (star if ms else "")), (speedup, numbers.ratio(speedup)),
+                     (ms, time.strip() + (star if ms else "")), (speedup, numbers.ratio(speedup)),
                      (limit, numbers.share(limit / 100 if limit is not None else None)), (error, numbers.error(error)),
                      escape(r["headline"] if r["status"] != "OK" else ""), f"<code>{escape(r['config'])}</code>"))
     star = "* on the CPU emulator, which does not predict a GPU." if any(map(report.is_emulated, trials)) else ""
