@@ -102,10 +102,16 @@ def test_a_line_stays_under_4_kb_and_nothing_of_the_trial_is_lost(tmp_path: Path
     assert all(len(line) < 4096 for line in (session.path / "trials.jsonl").read_bytes().splitlines())
     there, = session.trials()
     assert (there.resources, there.detail, there.memory) == (long.resources, long.detail, long.memory)
-    elsewhere = unpack(session.pack(tmp_path / "long.zip"), tmp_path / "there")
+    packed = session.pack(tmp_path / "long.zip")
+    elsewhere = unpack(packed, tmp_path / "there")
     assert elsewhere.trials() == [there]
     (elsewhere.path / "blobs" / there.blobs["more"]).unlink()
-    assert [t.trial_id for t in elsewhere.trials()] == ["t00001"], "what is left is shown all the same"
+    with zipfile.ZipFile(packed) as archive:
+        entry = archive.getinfo(f"{session.name}/blobs/{there.blobs['more']}")
+    begin, data = entry.header_offset + 30 + len(entry.filename), packed.read_bytes()
+    packed.write_bytes(data[:begin + 9] + bytes(9) + data[begin + 18:])
+    for left in (elsewhere, Session.open(packed)):
+        assert [t.trial_id for t in left.trials()] == ["t00001"], "what is left is shown all the same"
 
 
 def test_a_full_disk_loses_nothing_recorded(tmp_path: Path) -> None:
@@ -176,18 +182,22 @@ def test_bytes_that_are_not_those_of_their_name_are_not_read(tmp_path: Path, mon
     with pytest.raises(BadRequest, match=f"changed.zip cannot be unpacked: its blob {name[:12]} was changed."):
         unpack(tmp_path / "changed.zip", tmp_path / "there")
     assert blob(tmp_path / "changed.zip", name) is None and not list((tmp_path / "there").iterdir())
+    (tmp_path / "changed.zip").write_bytes((tmp_path / "changed.zip").read_bytes().replace(b"other", b"OTHER"))
+    with pytest.raises(BadRequest, match=f"The blob '{name[:12]}' of session changed cannot be read: changed.zip is damaged."):
+        Session.open(tmp_path / "changed.zip").blob(name)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"source")
-    for damage in (lambda: place.write_bytes(b"other"), lambda: (place.unlink(), place.symlink_to(elsewhere))):
+    for damage, packing in ((lambda: place.write_bytes(b"other"), f"has no blob '{name[:12]}'"),
+                            (lambda: (place.unlink(), place.symlink_to(elsewhere)), f"{place} is a link")):
         damage()
-        with pytest.raises(BadRequest, match="it was packed without it, or changed since"):
+        with pytest.raises(BadRequest, match="it was packed without it, is a link, or was changed since"):
             session.blob(name)
-        with pytest.raises(BadRequest, match=f"{place} is a link, or was changed; remove it, then pack the rest"):
+        with pytest.raises(BadRequest, match=packing):
             session.pack(tmp_path / "s.zip")
     place.unlink()
     linked = Session.create(tmp_path, "linked")
     (linked.path / "trials.jsonl").symlink_to(session.path / "trials.jsonl")
-    with pytest.raises(BadRequest, match="linked/trials.jsonl is a link, or was changed"):
+    with pytest.raises(BadRequest, match="linked/trials.jsonl is a link"):
         linked.pack(tmp_path / "linked.zip")
     packed = Session.open(session.pack(tmp_path / "s.zip"))
     assert len(packed.trials()) == len(packed.events()) == 1

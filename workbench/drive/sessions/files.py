@@ -10,6 +10,7 @@ import io
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -122,7 +123,7 @@ def _in_zip(path: Path, name: str) -> bytes | None:
         return archive.read(entry)
     except KeyError:
         return None
-    except (zipfile.BadZipFile, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise OSError(5, f"{path.name} is damaged") from error
 
 

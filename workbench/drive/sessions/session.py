@@ -156,10 +156,14 @@ class Session:
         return name
 
     def blob(self, name: str) -> bytes:
-        """The bytes of a blob. Raises `BadRequest` if the session does not have it."""
-        found = blob(self.path, name)
+        """The bytes of a blob. Raises `BadRequest` if the session does not have it, or if it cannot be read."""
+        try:
+            found = blob(self.path, name)
+        except OSError as error:
+            raise BadRequest(f"The blob {name[:12]!r} of session {self.name} cannot be read: {error.strerror}.") from error
         if found is None:
-            raise BadRequest(f"Session {self.name} has no blob {name[:12]!r}; it was packed without it, or changed since.")
+            raise BadRequest(f"Session {self.name} has no blob {name[:12]!r}; it was packed without it, is a link, or was "
+                             "changed since.")
         return found
 
     def pack(self, target: Path) -> Path:
@@ -172,8 +176,10 @@ class Session:
             try:
                 with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
                     for path in (self.path / TRIALS, self.path / EVENTS, *sorted((self.path / BLOBS).glob("[0-9a-f]*"))):
-                        if path.parent.name == BLOBS and blob(self.path, path.name) is None or is_link(path):
-                            raise BadRequest(f"{path} is a link, or was changed; remove it, then pack the rest.")
+                        if is_link(path):
+                            raise BadRequest(f"{path} is a link; a session is packed without links to other files.")
+                        if path.parent.name == BLOBS:
+                            self.blob(path.name)   # raises if it cannot be read, or was changed
                         if path.is_file():
                             archive.write(path, f"{self.name}/{path.relative_to(self.path)}")
                 temporary.replace(target)
@@ -201,7 +207,11 @@ class Session:
                 timing["samples_in"] = str(self.path)
         data["kept_in"] = str(self.path)
         trial = self._sharing(Trial.from_json(data))
-        if MORE not in trial.blobs or (found := blob(self.path, trial.blobs[MORE])) is None:
+        try:
+            found = self.blob(trial.blobs[MORE]) if MORE in trial.blobs else None
+        except BadRequest:  # what the line has is shown all the same
+            found = None
+        if found is None:
             return trial
         more = plain_json(found.decode("utf-8", "replace"))
         if not isinstance(more, dict):
