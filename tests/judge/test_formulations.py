@@ -19,7 +19,7 @@ from workbench.core.pytorch_ways import COMPILED, FORMULATIONS, WAYS, ladder, mo
 from workbench.core.replies import Baseline
 from workbench.core.trial import FORMULATION
 from workbench.measure.check.clock.ladder import LADDER
-from workbench.measure.device import CHANNELS_LAST
+from workbench.measure.device import CHANNELS_LAST_LAYOUTS
 from workbench.measure.kernel.inputs import shapes
 from workbench.measure.kernel.validate import allowed_rel_l2
 from workbench.measure.pytorch import baselines, formulations
@@ -61,8 +61,8 @@ def agree(kind: str, work: Workload, direction: str, tensors: Tensors) -> None:
     assert {name for name, value in expected.items() if value is not None} == set(got)
     for name, value in got.items():
         torch.testing.assert_close(value, expected[name], rtol=1e-11, atol=1e-11)
-        if work.memory_format == "contiguous" or value.dim() in CHANNELS_LAST:
-            layout = CHANNELS_LAST[value.dim()] if work.memory_format == "channels_last" else torch.contiguous_format
+        if work.memory_format == "contiguous" or value.dim() in CHANNELS_LAST_LAYOUTS:
+            layout = CHANNELS_LAST_LAYOUTS[value.dim()] if work.memory_format == "channels_last" else torch.contiguous_format
             assert value.is_contiguous(memory_format=layout), f"{kind} {direction}: {name} lies otherwise"
     assert all(torch.equal(tensors[name], tensor) for name, tensor in given.items())
 

@@ -73,6 +73,14 @@ def test_poison_is_told_from_other_nans(expected: torch.Tensor) -> None:
     assert _compared(buffer.tensor, expected).unwritten == 0
 
 
+@pytest.mark.parametrize(("value", "got", "right"), [
+    (1e-204, 0.0, True), (1e-204, 1e-40, True), (1e-204, 1e-30, False), (3e-38, 0.0, False), (1e-30, 0.0, False)])
+def test_what_float32_cannot_hold_may_be_zero(value: float, got: float, right: bool) -> None:
+    comparison = Comparison((8,), allowed=1e-6, rms=value, exact=False)
+    comparison.add((slice(0, 8),), torch.full((8,), got), torch.full((8,), value, dtype=torch.float64))
+    assert comparison.failed is not right and (comparison.rel_l2 == 0.0) is right
+
+
 def test_exact_means_rounded_once() -> None:
     expected = torch.full(SHAPE, 2049.0, dtype=torch.float64)  # float16 holds 2048 and 2050: 2048 is even
     right = torch.full(SHAPE, 2048.0, dtype=torch.float16)

@@ -28,6 +28,10 @@ from .buffers import count_poison
 
 _ELEMENT_FACTOR = 6.0
 _CHUNK = 1 << 24  # elements that `distance` compares at once
+# The largest absolute error of a result near zero that is right. Below its normal range a dtype has no relative precision, and
+# an operation may return zero there. Half precision keeps its subnormal values, so only its rounding remains.
+_NEAR_ZERO = {torch.float16: 2.0**-25, **{d: torch.finfo(d).smallest_normal
+                                          for d in (torch.float32, torch.bfloat16, torch.float64)}}
 _KERNELBENCH = {torch.float32: 1e-4, torch.float64: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 
 
@@ -102,13 +106,14 @@ class Comparison:
             rounded = expected.to(dtype)
             wrong = ~(got == rounded) if self._nan_safe else (got < rounded) | (got > rounded)
         else:
-            limit = element_limit(expected, self._allowed, self._rms)
+            limit = element_limit(expected, self._allowed, self._rms).clamp(min=_NEAR_ZERO[dtype])
             wrong = ~(distance <= limit) if self._nan_safe else distance > limit
         tolerance = _KERNELBENCH[dtype]
         self._kernelbench = self._kernelbench and bool((distance <= tolerance + tolerance * expected.abs()).all())
         self.count += got.numel()
         self.wrong += int(wrong.sum())
-        distance = torch.where(finite, distance, 0.0)  # NaN and Inf are counted above; errors are of the others
+        # NaN and Inf are counted above; errors are of the others
+        distance = torch.where(finite & (distance > (0.0 if self.exact else _NEAR_ZERO[dtype])), distance, 0.0)
         self._squares += float(distance.square().sum())
         self._expected_squares += float(expected.square().sum())
         nonzero = expected != 0
