@@ -40,7 +40,7 @@ PATHS = ("/", "/inspect", "/_stcore/health", "/_stcore/metrics", "/_stcore/host-
 RECORDED = Path(__file__).resolve().parents[2] / "sessions" / "recorded-h200-kernelbench.zip"
 HOSTILE = "![](http://evil.example/x.png)"
 # Page -> the names in its address that a link gives a hostile value.
-NAMES = {"": "flags precision only device", "tune": "stride trials variants device", "inspect": "view file trial diff",
+NAMES = {"": "flags precision only device explain", "tune": "stride trials variants device", "inspect": "view file trial diff",
          "compare": "layer status device base", "bench": "gpu suite class sessions", "check": "reference limit check",
          "model": "reference folder device patch", "export": "class layer forward device", "machine": "device"}
 SESSIONS = {"inspect": "inspect_session", "compare": "compare_a", "export": "export_session"}

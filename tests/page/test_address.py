@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from pathlib import Path
 
@@ -135,6 +137,22 @@ def test_a_long_table_of_results_has_filters_that_a_link_brings_back(sessions):
     next(b for b in again.button if b.label == "Inspect").click().run()
     there = {t.trial_id: t for t in session.trials()}[again.session_state["inspect_trial"]]
     assert (there.name, there.status) == (table["variant"].iloc[1], "MISMATCH"), "the row in sight"
+
+
+def test_any_output_of_the_layer_is_explained_and_a_link_brings_it_back(sessions):
+    at = tab(preset="kb81", size="full", explain="200, 605")
+
+    def pinned() -> list[str]:
+        picture, = (p["svg"] for e in at.get("bidi_component") if "svg" in (p := json.loads(e.proto.json or "{}")))
+        return re.findall(r'class="out pin".*?class="code big"[^>]*>(y\[[\d,]+\])', picture)
+
+    assert pinned() == ["y[200,605]"] and written(at, "workbench")["explain"] == "200, 605"
+    for text, wrong in (("317 637", ""), ("900, 1", "y[900, 1] is no output; there are 318 × 638."),
+                        ("3", "Write 2 numbers, such as 0, 0."), ("", "")):
+        at.text_input(key="explain").set_value(text).run()
+        assert not at.exception and ("no output" in said(at) or "Write 2" in said(at)) == bool(wrong) and wrong in said(at)
+        assert pinned() == ["y[317,637]" if text == "317 637" else "y[6,8]"]
+    assert "explain" not in written(at, "workbench")
 
 
 def test_another_session_on_inspect_is_no_dead_link(sessions):

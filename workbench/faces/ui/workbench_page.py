@@ -28,7 +28,7 @@ from .layer_form import Choice, show
 from .picture import layer_svg
 
 _MOST_EMULATED_FLOPS = 4e9  # the emulator computes 0.2 to 1 GFLOP/s, and a check launches several times
-KEYS = (*layer_form.KEYS, *variant_rows.KEYS, *results.KEYS)  # the keys of the widgets here
+KEYS = (*layer_form.KEYS, *variant_rows.KEYS, *results.KEYS, "explain")  # the keys of the widgets here
 _SENT_S = 0.03  # within this time Streamlit sends what was drawn
 REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project; its floor is shown on a machine without a GPU
 
@@ -454,8 +454,30 @@ def _inspect(session: str, trial_id: str) -> None:
 def _layer_picture(workload: Workload, *, faded: bool) -> None:
     """Draw the picture; `faded` if the fields are not a valid layer. A changed picture is sent before the rest of the page is
     drawn, because the browser needs a quarter of a second for the whole page."""
+    st.session_state.setdefault("explain", address.wants("explain"))
+    output, problem = _output_of(st.session_state["explain"], workload)
     with st.container(key="faded" if faded else "picture"):
-        theme.svg(layer_svg(workload), key="layer-picture")
-    if workload != st.session_state.get("pictured", workload):
+        theme.svg(layer_svg(workload, explain=output), key="layer-picture")
+    if (workload, output) != st.session_state.get("pictured", (workload, output)):
         time.sleep(_SENT_S)
-    st.session_state["pictured"] = workload
+    st.session_state["pictured"] = workload, output
+    with st.container(horizontal=True, vertical_alignment="center", key="explain row"):
+        with st.container(width=88):
+            theme.html('<span class="foot">Explain output</span>')
+        text = st.text_input("Explain output", key="explain", persist_state="session", label_visibility="collapsed", width=130,
+                             placeholder=", ".join(["0"] * workload.layer.dims))
+        theme.html(f'<div class="wrong" role="alert">{escape(problem)}</div>' if problem else "")
+    address.note("explain", text.strip())
+
+
+def _output_of(text: str, workload: Workload) -> tuple[tuple[int, ...] | None, str]:
+    """(the output that a text such as `12, 0` names, or None; what is wrong with the text, or "")."""
+    words, sizes = text.replace(",", " ").split(), workload.output_shape[2:]
+    if not words:
+        return None, ""
+    if len(words) != len(sizes) or not all(word.isdecimal() for word in words):
+        return None, f"Write {len(sizes)} number{'s' if sizes[1:] else ''}, such as {', '.join(['0'] * len(sizes))}."
+    output = tuple(map(int, words))
+    if any(at >= size for at, size in zip(output, sizes, strict=True)):
+        return None, f"{numbers.index('y', output)} is no output; there are {numbers.shape(sizes)}."
+    return output, ""
