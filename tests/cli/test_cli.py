@@ -236,6 +236,7 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path
     (["diff", "one:ab", "forward/naive_gather"], "'one' is not a session"),
     (["diff", "LICENSE", "forward/naive_gather", "--what", "ptx"], "LICENSE is a file; only its template or source"),
     (["pack"], "Give the session to pack"),
+    (["app", "--port", "99999999"], "--port is 99999999; give a number from 1 to 65535."),
     (["export"], "Give --preset, --layer or --session"),
 ])
 def test_a_bad_request_is_one_sentence(here, words: list[str], sentence: str, tmp_path: Path) -> None:
@@ -285,6 +286,9 @@ def test_a_session_that_is_not_there_names_the_ones_there_are(here, tmp_path: Pa
         done = here(*words, sessions=tmp_path)
         assert done.returncode == 2
         assert done.stderr == f"'nope' is not a session; the sessions below {tmp_path} are: one, two.\n"
+    for words in (["show", "one", "--trial", "ab"], ["profile", "one:ab"], ["diff", "one:ab", "one:ab"]):
+        done = here(*words, sessions=tmp_path)
+        assert (done.returncode, done.stderr) == (2, "Session one has no trial 'ab'; 'show one' lists them.\n")
 
 
 def test_headless_test_writes_junit_and_json(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from difflib import unified_diff
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -137,10 +138,15 @@ def trial_from(text: str) -> tuple[Trial, Session]:
     session = session_from(name)
     found = [t for t in session.trials() if t.trial_id.startswith(begin) or t.candidate_id.startswith(begin)]
     if len({t.candidate_id or t.trial_id for t in found}) != 1:
-        raise BadRequest(f"{len(found)} trials of {session.name} begin with {begin!r}; give more characters of the id."
-                         if found else f"Session {session.name} has no trial {begin!r}; 'show {session.name}' lists them.",
-                         field="trial")
+        raise no_one(found, session, begin)
     return found[-1], session
+
+
+def no_one(found: Sequence[Trial], session: Session, begin: str) -> BadRequest:
+    """Why the beginning of an id names no single trial of a session."""
+    return BadRequest(f"{len(found)} trials of {session.name} begin with {begin!r}; give more characters of the id."
+                      if found else f"Session {session.name} has no trial {begin!r}; 'show {session.name}' lists them.",
+                      field="trial")
 
 
 def source_from(text: str) -> str | Candidate:

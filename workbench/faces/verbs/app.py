@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from ...core.env import shipped
+from ...core.errors import BadRequest
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -15,5 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Returns Streamlit's exit code."""
+    if not 0 < args.port < 1 << 16:
+        raise BadRequest(f"--port is {args.port}; give a number from 1 to 65535.", field="port")
     command = [sys.executable, "-m", "streamlit", "run", str(shipped("app.py")), "--server.port", str(args.port)]
     return subprocess.run(command, check=False).returncode

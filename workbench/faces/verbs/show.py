@@ -17,7 +17,7 @@ from ...drive.running.resume import not_run
 from ...drive.running.runner import Runner
 from ...drive.sessions.recorded import machine_code_of, most_shared_bytes, occupancy_of
 from ...drive.sessions.session import Session, list_sessions, sessions_root
-from ..arguments import check_folder, session_from, write_whole
+from ..arguments import check_folder, no_one, session_from, write_whole
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 def _found(session: Session, trials: list[Trial], begin: str) -> list[Trial]:
     found = [t for t in trials if t.trial_id.startswith(begin)]
     if len(found) != 1:
-        raise BadRequest(f"{len(found)} trials of {session.name} begin with {begin!r}; give more characters of the id.")
+        raise no_one(found, session, begin)
     return found
 
 
