@@ -61,10 +61,11 @@ def changed_copy(folder: Path, file: str, old: str, new: str) -> Path:
 @pytest.mark.parametrize(("file", "old", "new", "shown"), [
     ("contract/flat_grid.cuh", "1LL << 30", "7", None),                               # more blocks than a row of the grid holds
     ("plan.cuh", "return begin < stop ?", "return begin + 1 < stop ?", 0),
-    ("plan.cuh", "* INVERSE % TAP_STEP", "% TAP_STEP", 7),
     ("steps.cuh", "h >= a.result_h || w >= a.result_w", "h >= a.result_h", 3),
-    ("steps.cuh", "P::CHUNK) - step + 1;", "P::CHUNK) - step;", 0),
-    (CU, "cp_async_wait<P::STAGES - 2>", "cp_async_wait<P::STAGES - 1>", 0),
+    *(pytest.param(*slip, marks=pytest.mark.long) for slip in (
+        ("plan.cuh", "* INVERSE % TAP_STEP", "% TAP_STEP", 7),
+        ("steps.cuh", "P::CHUNK) - step + 1;", "P::CHUNK) - step;", 0),
+        (CU, "cp_async_wait<P::STAGES - 2>", "cp_async_wait<P::STAGES - 1>", 0))),
 ])
 def test_a_changed_copy(file: str, old: str, new: str, shown: int | None, tmp_path: Path) -> None:
     """The layers above notice what breaks it; `shown` is the number of one that does, or nothing is broken."""
@@ -81,8 +82,9 @@ def test_a_changed_copy(file: str, old: str, new: str, shown: int | None, tmp_pa
         ("shares >= 16", "shares >= 2"))),
     (CU, "return aligned ? gathered_along<P, 4>", "return false ? gathered_along<P, 4>", None),
     (CU, "a.source_w % 4 == 0 && ", "", 8),
-    ("steps.cuh", "begin = row * ROW_PAIRS", "begin = (row + 1) * ROW_PAIRS", 0),
-    ("steps.cuh", "* (share + 1) / shares - from", "/ shares", 3),
+    *(pytest.param(*slip, marks=pytest.mark.long) for slip in (
+        ("steps.cuh", "begin = row * ROW_PAIRS", "begin = (row + 1) * ROW_PAIRS", 0),
+        ("steps.cuh", "* (share + 1) / shares - from", "/ shares", 3))),
 ])
 def test_a_changed_copy_along_w(file: str, old: str, new: str, shown: int | None, tmp_path: Path) -> None:
     few = [(one, given) for one, given in candidates(changed_copy(tmp_path, file, old, new))
@@ -110,14 +112,13 @@ def every_kind_of_layer() -> list[ConvTranspose]:
             if kernel ** dims <= 70_000]
 
 
-@pytest.mark.parametrize("precisions", [("tf32", "tf32x3", "ieee"), ("tf32x3", "ieee")], ids="+".join)
-def test_every_layer_has_a_fast_variant(precisions: tuple[str, ...]) -> None:
-    """In every direction, on sm_80 already, with TF32 allowed and without: at its default config, but for long kernels with
-    long strides, whose taps fit in the shared memory of other configs of split_mma alone."""
+def test_every_layer_has_a_fast_variant() -> None:
+    """In every direction, on sm_80 already, without TF32, and so with it: at its default config, but for long kernels with long
+    strides, whose taps fit in the shared memory of other configs of split_mma alone."""
     fast = {d: [v for v in discover(TEMPLATES) if v.direction == d and v.name not in GENERAL] for d in DIRECTIONS}
-    left_out = []
+    left_out, allowed = [], ("tf32x3", "ieee")
     for layer, direction in product(every_kind_of_layer(), DIRECTIONS):
-        spaces = [SearchSpace(v, layer, "float32", 80, p) for v in fast[direction] for p in precisions if p in v.precision]
+        spaces = [SearchSpace(v, layer, "float32", 80, p) for v in fast[direction] for p in allowed if p in v.precision]
         if not any(space.why_not(space.variant.default_config) is None for space in spaces):
             assert (direction, layer.kernel_size[-1], layer.stride[-1]) == ("grad_weight", 257, 300), layer
             left_out += [] if any(space.sample(1, seed=1) for space in spaces) else [f"{direction} {layer}"]

@@ -126,7 +126,8 @@ def shared_sectors(rule: str, folder: Path, *changes: tuple[str, str, str]) -> l
     return counts
 
 
-@pytest.mark.parametrize("rule", ["strips", "strips of gradients", "half strips", "disjoint", "residues"])
+@pytest.mark.parametrize("rule", ["strips", "disjoint", "residues", *(
+    pytest.param(rule, marks=pytest.mark.long) for rule in ("strips of gradients", "half strips"))])
 def test_no_sector_is_stored_by_two(rule: str, tmp_path: Path) -> None:
     counts = shared_sectors(rule, tmp_path)
     for count, (one, work) in zip(counts, candidates(rule), strict=True):
@@ -137,9 +138,10 @@ def test_no_sector_is_stored_by_two(rule: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("rule", "file", "old", "new"), [  # something must stay unwritten
     ("strips", "families/implicit_gemm_mma/store.cuh", "alone = first <= 0 ||", "alone = first < 0 ||"),
-    ("strips", "families/implicit_gemm_mma/store.cuh", "max(w - end + 1, 0)", "max(w - end + 2, 0)"),
-    ("disjoint", "forward/disjoint_mma.cu", "from = chunk == 0 ? 0 : sector(origin)", "from = sector(origin + 8)"),
     ("residues", RESIDUE_STORE, "end = last ? a.out_w : up(", "end = last ? a.out_w : -8 + up("),
+    *(pytest.param(*slip, marks=pytest.mark.long) for slip in (
+        ("strips", "families/implicit_gemm_mma/store.cuh", "max(w - end + 1, 0)", "max(w - end + 2, 0)"),
+        ("disjoint", "forward/disjoint_mma.cu", "from = chunk == 0 ? 0 : sector(origin)", "from = sector(origin + 8)"))),
 ])
 def test_a_broken_rule_is_caught(rule: str, file: str, old: str, new: str, tmp_path: Path) -> None:
     root = broken_copy(tmp_path, (file, old, new))
@@ -148,8 +150,9 @@ def test_a_broken_rule_is_caught(rule: str, file: str, old: str, new: str, tmp_p
 
 
 @pytest.mark.parametrize(("rule", "file", "old", "new"), [
-    ("strips", "forward_and_grad_input/implicit_gemm_mma.cu", "unit == C::SECTOR ? 0 : C::OVERLAP;", "0;"),
     ("disjoint", "forward/disjoint_mma.cu", "from = chunk == 0 ? 0 : sector(origin)", "from = chunk == 0 ? 0 : origin"),
+    pytest.param("strips", "forward_and_grad_input/implicit_gemm_mma.cu", "unit == C::SECTOR ? 0 : C::OVERLAP;", "0;",
+                 marks=pytest.mark.long),
 ])
 def test_without_the_rule_sectors_are_shared(rule: str, file: str, old: str, new: str, tmp_path: Path) -> None:
     """So the count above finds them."""

@@ -53,13 +53,13 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return build_emulated([one for one, _ in made], tmp_path_factory.mktemp("strided")), made
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "every"])
 @pytest.mark.parametrize(("place", "shift"), enumerate((0, 4, 24)))
-def test_every_element_is_right(built: tuple[Library, list], place: int, shift: int) -> None:
-    """Wherever the result begins: `shift` bytes behind a sector's first. The second config has half of the layers, each at one
-    place."""
+def test_every_element_is_right(built: tuple[Library, list], place: int, shift: int, every: bool) -> None:
+    """Wherever the result begins: `shift` bytes behind a sector's first. Each layer runs at one of the places, with `every` at
+    each. The second config has half of the layers."""
     library, made = built
-    usual = made[0][0].config == made[0][0].variant.default_config
-    for number, (one, work) in list(enumerate(made)) if usual else list(enumerate(made))[place::3]:
+    for number, (one, work) in list(enumerate(made))[0 if every else place::1 if every else 3]:
         outcome = run(library, one, work, order=number + shift, result_shift=shift)
         assert outcome.status == "OK", f"{label(work)}: {outcome.status} {outcome.text}"
 
@@ -116,10 +116,11 @@ def test_without_the_rule_sectors_leave_in_parts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("old", "new", "status"), [
     ("int((first + run.end) % 8)", "int((first + run.end) % 8) + 8", "UNWRITTEN"),
-    ("run.continues = run.goes_on;", "run.continues = false;", "UNWRITTEN"),
-    ("value_at(place_of(4 * i + lane / 8, lane % 8 - 8)) = value[i];", "(void)value;", "MISMATCH"),
-    ("rh >= P::H::LAST_OF_FIRST", "rh >= 0", "OK"),  # right wherever the first residue is that one
     ("(P::H::REACH - P::H::shift(kh(i))) * P::PLANES", "P::H::shift(kh(i)) * P::PLANES", "MISMATCH"),
+    *(pytest.param(*slip, marks=pytest.mark.long) for slip in (
+        ("run.continues = run.goes_on;", "run.continues = false;", "UNWRITTEN"),
+        ("value_at(place_of(4 * i + lane / 8, lane % 8 - 8)) = value[i];", "(void)value;", "MISMATCH"),
+        ("rh >= P::H::LAST_OF_FIRST", "rh >= 0", "OK"))),  # right wherever the first residue is that one
 ])
 def test_a_broken_copy_is_caught(old: str, new: str, status: str, tmp_path: Path) -> None:
     made = candidates({}, changed_copy(tmp_path, (old, new)))[:4:3]
