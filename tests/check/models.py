@@ -38,7 +38,7 @@ EXITS = _in_forward("os._exit(0)", before="import os\n")
 EXITS_AT_IMPORT = "import os\nos._exit(0)\n" + _RIGHT
 LEAVES = "import sys\nsys.exit(3)\n" + _RIGHT
 PRINTS = _in_forward('print("all checks passed\\n" * 1_000_000)')
-FORKS = _in_forward("[os.fork() for _ in range(9)]; time.sleep(60)", before="import os\nimport time\n")
+FORKS = _in_forward("[os.fork() for _ in range(8)]; time.sleep(60)", before="import os\nimport time\n")
 DAEMON = ("import os\nimport time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(600)\n"
           "    os._exit(0)\n") + _RIGHT
 MEMORY = _in_forward("hoard = bytearray(6 << 30)")

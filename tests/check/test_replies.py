@@ -8,7 +8,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import is_dataclass
@@ -118,14 +118,21 @@ def survives(judge: WorkerProcess) -> Iterator[None]:
     assert judge.alive and judge.starts == before
 
 
-@pytest.mark.parametrize("name", _OF_A_CALL)
+# One reader refuses them all, and the last test of this file gives it many more. So in `make test` real processes send every
+# third of these, in `make test-long` the rest.
+def _soon(cases: Sequence) -> list:
+    return [pytest.param(*([case] if isinstance(case, str) else case), marks=() if number % 3 == 0 else pytest.mark.long)
+            for number, case in enumerate(cases)]
+
+
+@pytest.mark.parametrize("name", _soon(list(_OF_A_CALL)))
 def test_what_is_no_answer_to_a_call_is_a_verdict(checked, forking_judge, name: str) -> None:
     with survives(forking_judge):
         report = checked(_CHANGES.format(field="requires_grad", change=_OF_A_CALL[name]))
     said(report.question("values"))
 
 
-@pytest.mark.parametrize(("name", "field", "change", "key"), _OF_OTHERS)
+@pytest.mark.parametrize(("name", "field", "change", "key"), _soon(_OF_OTHERS))
 def test_what_is_no_answer_to_another_question_is_a_verdict(checked, forking_judge, name: str, field: str, change: str, key: str
                                                              ) -> None:
     with survives(forking_judge):
@@ -143,7 +150,8 @@ def test_bytes_that_never_come_are_a_timeout(checked) -> None:
     assert report.question("values").status == "RUN_TIMEOUT"
 
 
-@pytest.mark.parametrize("second", ["(y,)", "y.to(torch.complex64)", "y.double()", "y[:2]", "None"])
+@pytest.mark.parametrize("second", ["(y,)", "y[:2]", *(
+    pytest.param(second, marks=pytest.mark.long) for second in ("y.to(torch.complex64)", "y.double()", "None"))])
 def test_another_kind_of_output_when_called_again_is_told(checked, second: str) -> None:
     """The first call is right; what comes later is compared with it all the same."""
     body = "y = torch.relu(self.linear(x)) * self.scale\n        self.calls += 1\n        return y if self.calls < 4 else "

@@ -252,7 +252,7 @@ class ModelNew(nn.ConvTranspose2d):
 """
 
 
-@pytest.mark.parametrize("where", ["run", "nowhere"])
+@pytest.mark.parametrize("where", ["run", pytest.param("nowhere", marks=pytest.mark.long)])
 def test_what_is_timed_is_as_exact_as_what_is_not(where: str, forking_judge) -> None:
     reference, name = workload_reference(STRIDE_1)
     report = check(CheckRequest(LESS_WHEN_TIMED.format(where=where), reference, "cpu", reference_name=name, effort="quick",
@@ -283,7 +283,8 @@ def kept_waiting(times: dict) -> bool:
     return any("Other processes used the cores" in note for note in times.notes)
 
 
-@pytest.mark.parametrize("holds", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.long
+@pytest.mark.parametrize("holds", [True, False])
 def test_what_a_stopped_file_still_holds_makes_no_victory(holds: bool, judge, tmp_path: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock stands for the GPU's memory: who holds it is stopped while PyTorch is timed, and holds it all the same."""
