@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,15 +23,34 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator:
+def _driver() -> Iterator[tuple]:
+    """Of Chromium, and what each start of it is given."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     require(path, "no Chromium was found; install chromium to drive the page")
     require(importlib.util.find_spec("playwright"), "playwright is not installed")
     from playwright import sync_api
     with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
+        yield driver.chromium, {"executable_path": path, "args": ["--no-sandbox", "--disable-gpu"]}
+
+
+@pytest.fixture(scope="session")
+def chromium(_driver) -> Iterator:
+    """For contexts of a test's own."""
+    browser = _driver[0].launch(**_driver[1])
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def _window(_driver, tmp_path_factory) -> Iterator:
+    """A context with a folder, where Chromium keeps the page's compiled scripts: to load a page again takes two thirds of the
+    time."""
+    context = _driver[0].launch_persistent_context(
+        tmp_path_factory.mktemp("profile"), **_driver[1], viewport={"width": 1440, "height": 1300}, accept_downloads=True,
+        reduced_motion="reduce")
+    context.set_default_timeout(200_000)
+    yield context
+    context.close()
 
 
 _OF_EACH_TEST = ("KERNEL_WORKBENCH_SESSIONS", "KERNEL_WORKBENCH_STORE", "PYTEST_CURRENT_TEST")  # the server need not know them
@@ -45,7 +64,7 @@ class _Shared:
     """A server for many tests, with warm workers. Its folder of sessions is a link, which leads to that of the test."""
 
     def __init__(self, folder: Path) -> None:
-        self.usual, self._folder, self._stack = _environment(), folder, ExitStack()
+        self.environment, self._folder, self._stack = _environment(), folder, ExitStack()
         self._there: tuple[str, subprocess.Popen] | None = None
 
     def serving(self, sessions: Path) -> tuple[str, subprocess.Popen]:
@@ -61,20 +80,27 @@ class _Shared:
 
 
 @pytest.fixture(scope="session")
-def shared_server(tmp_path_factory) -> Iterator[_Shared]:
-    with closing(_Shared(tmp_path_factory.mktemp("server"))) as shared:
-        yield shared
+def shared_server(tmp_path_factory) -> Iterator[Callable[[], _Shared]]:
+    """The server for the environment as it is now: that of the usual one is kept, and of the others the latest."""
+    there = [_Shared(tmp_path_factory.mktemp("server"))]
+
+    def one() -> _Shared:
+        found = next((shared for shared in there if shared.environment == _environment()), None)
+        if found is None:
+            while len(there) > 1:
+                there.pop().close()
+            there.append(found := _Shared(tmp_path_factory.mktemp("server")))
+        return found
+
+    yield one
+    for shared in there:
+        shared.close()
 
 
 @pytest.fixture
-def serving(shared_server, serve, tmp_path) -> Iterator[tuple[str, subprocess.Popen]]:
-    """(address, process) of a server with an empty folder of sessions; where the test has changed the environment, one of its
-    own."""
-    if _environment() == shared_server.usual:
-        yield shared_server.serving(_sessions(tmp_path))
-    else:
-        with serve([]) as found:
-            yield found
+def serving(shared_server, tmp_path) -> tuple[str, subprocess.Popen]:
+    """(address, process) of a server with an empty folder of sessions. It has the environment of the test."""
+    return shared_server().serving(_sessions(tmp_path))
 
 
 @pytest.fixture
@@ -104,28 +130,34 @@ def _started(options: list[str], sessions: Path, log_path: Path) -> Iterator[tup
             process.wait(200)
 
 
-@pytest.fixture
-def waiting_compiler(tmp_path, monkeypatch) -> None:
-    """One that compiles nothing for an hour: a run goes on until it is stopped, and leaves the processor to the page."""
-    script = tmp_path / "g++"
+@pytest.fixture(scope="session")
+def _compiles_nothing(tmp_path_factory) -> Path:
+    script = tmp_path_factory.mktemp("waiting") / "g++"
     script.write_text(f'#!/bin/sh\ncase " $* " in *" -c "*) sleep 3600;; esac\nexec {shutil.which("g++")} "$@"\n')
     script.chmod(0o755)
-    monkeypatch.setenv("KERNEL_WORKBENCH_CXX", str(script))
-    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(tmp_path / "cache"))
+    return script
 
 
 @pytest.fixture
-def page(chromium, serving) -> Iterator:
-    context = chromium.new_context(viewport={"width": 1440, "height": 1300}, accept_downloads=True, reduced_motion="reduce")
-    context.set_default_timeout(200_000)
-    page = context.new_page()
+def waiting_compiler(_compiles_nothing, monkeypatch) -> None:
+    """One that compiles nothing for an hour: a run goes on until it is stopped, and leaves the processor to the page."""
+    monkeypatch.setenv("KERNEL_WORKBENCH_CXX", str(_compiles_nothing))
+    monkeypatch.setenv("KERNEL_WORKBENCH_CACHE", str(_compiles_nothing.parent / "cache"))
+
+
+@pytest.fixture
+def page(_window, serving) -> Iterator:
+    page = _window.new_page()
     page.foreign = []
     page.on("request", lambda request: page.foreign.append(request.url) if _foreign(request.url) else None)
+    page.goto(f"{serving[0]}/_stcore/health")
+    page.evaluate("localStorage.clear()")  # of the test before
     page.goto(serving[0])
     page.get_by_role("button", name=f"Run {len(ticked())}").wait_for()
     page.locator('[data-test-script-state="notRunning"]').wait_for()  # a click while the page is drawn may be lost
     yield page
-    context.close()
+    for tab in _window.pages[1:]:  # the first is Chromium's own: without a page it ends
+        tab.close()
 
 
 def click_while_drawn(page, name: str) -> None:
@@ -143,8 +175,13 @@ def click_while_drawn(page, name: str) -> None:
 
 
 def wider_than_the_window(page) -> bool:
-    return page.evaluate("""() => [document.documentElement, ...document.querySelectorAll(
-        '[data-testid=stMain], [data-testid=stMainBlockContainer]')].some(e => e.scrollWidth > e.clientWidth)""")
+    """And stays so: tables and charts take a moment to follow the window."""
+    for _ in range(50):
+        if not page.evaluate("""() => [document.documentElement, ...document.querySelectorAll(
+                '[data-testid=stMain], [data-testid=stMainBlockContainer]')].some(e => e.scrollWidth > e.clientWidth)"""):
+            return False
+        page.wait_for_timeout(100)
+    return True
 
 
 def inside(page):

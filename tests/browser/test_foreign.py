@@ -46,15 +46,19 @@ NAMES = {"": "flags precision only device explain", "tune": "stride trials varia
 SESSIONS = {"inspect": "inspect_session", "compare": "compare_a", "export": "export_session"}
 
 
-@pytest.fixture
-def asked_outside(tmp_path, monkeypatch) -> Path:
-    """The file of what the server asks of the outside; it must be made before the server."""
-    folder, file = tmp_path / "spy", tmp_path / "outside.txt"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def _spied(tmp_path_factory) -> Path:
+    file = tmp_path_factory.mktemp("spy") / "outside.txt"
     file.touch()
-    (folder / "sitecustomize.py").write_text(_SPY.format(file=str(file)))
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    (file.parent / "sitecustomize.py").write_text(_SPY.format(file=str(file)))
     return file
+
+
+@pytest.fixture
+def asked_outside(_spied, monkeypatch) -> Path:
+    """The file of what the server asks of the outside; it must be made before the server, which the tests share."""
+    monkeypatch.setenv("PYTHONPATH", str(_spied.parent))
+    return _spied
 
 
 @pytest.fixture
@@ -103,7 +107,8 @@ def test_a_foreign_origin_gets_403_and_nobody_outside_is_asked(asked_outside, se
     assert " 403 " in answer(serving[0], "/_stcore/upload_file/a/b", method="PUT"), "a file needs the token of this page"
 
 
-@pytest.mark.parametrize("options", [["--server.allowedHosts", "lab.example"], ["--server.allowedHosts", "*.example"]])
+@pytest.mark.parametrize("options", [["--server.allowedHosts", "lab.example"], pytest.param(
+    ["--server.allowedHosts", "*.example"], marks=pytest.mark.long)])
 def test_a_name_that_the_user_allows_is_answered(serve, options):
     with serve(options) as (address, _):
         assert " 200 " in answer(address, "/", host="lab.example:8501")

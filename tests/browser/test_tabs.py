@@ -293,6 +293,7 @@ def text_of_sidebar(tab) -> str:
     return tab.get_by_test_id("stSidebar").inner_text()
 
 
+@pytest.mark.long  # tests/page/test_belongs.py asks each page without a browser
 def test_a_wrong_link_says_so(page):
     for path, sentence in (("/?session=gone", "The session 'gone' in the link was not found."),
                            ("/?device=cuda:7", "This machine has no cuda:7; Run uses cpu."),
@@ -304,6 +305,7 @@ def test_a_wrong_link_says_so(page):
         assert "could not be drawn" not in text(tab), path
 
 
+@pytest.mark.long  # as above
 def test_a_link_to_a_trial_that_is_not_here_offers_those_that_are(monkeypatch, request):
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(ROOT / "sessions"))
     page = request.getfixturevalue("page")

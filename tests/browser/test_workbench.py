@@ -257,7 +257,7 @@ def test_a_line_of_the_compiler_is_on_the_page_within_2_s(talking_compiler, page
     while not before - first:  # until a line has come while we look: the whole page was drawn anew for the click before
         before = written()
     seen: dict[float, float] = {}
-    together, end = 0, time.time() + 6
+    together, end = 0, time.time() + 4
     while time.time() < end:
         together = max(together, logs.count())
         seen |= {w: time.time() - w for w in written() - before - seen.keys()}
@@ -325,6 +325,7 @@ def test_the_report_is_one_file_whose_figures_need_no_network(chromium, tmp_path
     assert main(["show", "--html", str(file)]) == 2 and "show NAME --html FILE" in capsys.readouterr().err
 
 
+@pytest.mark.long  # tests/page/test_compare.py asks the same of one pair, without a browser
 def test_two_gpus_are_shown_side_by_side_and_not_compared(page, tmp_path):
     names = [f"recorded-{gpu}-models-bf16-channels-last" for gpu in ("h100", "h200")]
     (tmp_path / "sessions").mkdir(exist_ok=True)
