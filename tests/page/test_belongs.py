@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -89,8 +90,11 @@ def test_another_layers_run_is_one_line_that_names_it(running):
     here.button(key=f"go {running.run_id}").click().run()
     assert "ConvTranspose2d(32, 64, 3, stride=5" in said(here) and here.selectbox(key="session").value == "other"
     assert "build · check · time" in said(here) and "runs on cpu in session other" not in said(here)
-    here.button(key="stop").click().run()
+    assert re.search(r"(RUNNING|WAITING) \d of 3.*\d+ s since start", strip(here), re.DOTALL), "how far, and since when"
+    told = [toast.value for toast in here.button(key="stop").click().run().toast]
     assert running.wait(30) and running.state == "stopped"
+    told += [toast.value for _ in range(2) for toast in here.run().toast]
+    assert [words.startswith("The run has ended") for words in told] == [True], "once"
 
 
 def test_a_run_of_the_same_layer_in_another_session_is_not_this_ones(running):
