@@ -84,7 +84,9 @@ white-space:pre!important;overflow-x:auto!important}
 overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .st-key-picks button{min-height:24px;padding:0 2px}.st-key-picks button p{font-size:13px}
 [data-testid="stPopoverBody"] [data-testid="stWidgetLabel"] p{font-family:"Source Code Pro",monospace;font-size:11px}
-.kwsvg svg{max-height:330px}
+.kwsvg svg{max-height:330px}.st-key-explain-row{margin-top:-.4rem}
+.st-key-explain-row [data-testid="stTextInputRootElement"]{height:26px;min-height:26px}
+.st-key-explain-row input{padding:0 8px;font-size:13px}
 @media (max-width:1150px){.kw .facts>div:nth-child(n+6){display:none}.kw .facts>div:nth-child(5){border:0}
 .kw .layer .mono{font-size:16px}.st-key-variants [data-testid="stCheckbox"] p{font-size:12px}}
 .kw .diff{max-height:620px;overflow:auto;border:1px solid var(--line);border-radius:6px;background:var(--codebg)}
