@@ -153,6 +153,9 @@ def test_any_output_of_the_layer_is_explained_and_a_link_brings_it_back(sessions
         assert not at.exception and ("no output" in said(at) or "Write 2" in said(at)) == bool(wrong) and wrong in said(at)
         assert pinned() == ["y[317,637]" if text == "317 637" else "y[6,8]"]
     assert "explain" not in written(at, "workbench")
+    at.text_input(key="explain").set_value("317 637").run()
+    at.selectbox(key="preset").select("kb74").run()
+    assert at.text_input(key="explain").value == "" and "Write 1" not in said(at) and pinned() == ["y[12]"]
 
 
 def test_another_session_on_inspect_is_no_dead_link(sessions):

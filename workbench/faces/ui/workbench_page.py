@@ -456,9 +456,12 @@ def _layer_picture(workload: Workload, *, faded: bool) -> None:
     drawn, because the browser needs a quarter of a second for the whole page."""
     st.session_state.setdefault("explain", address.wants("explain"))
     output, problem = _output_of(st.session_state["explain"], workload)
+    before = st.session_state.get("pictured", (workload, output))
+    if problem and before[0] != workload:  # it was an output of another layer
+        st.session_state["explain"], problem = "", ""
     with st.container(key="faded" if faded else "picture"):
         theme.svg(layer_svg(workload, explain=output), key="layer-picture")
-    if (workload, output) != st.session_state.get("pictured", (workload, output)):
+    if (workload, output) != before:
         time.sleep(_SENT_S)
     st.session_state["pictured"] = workload, output
     with st.container(horizontal=True, vertical_alignment="center", key="explain row"):
