@@ -3,6 +3,7 @@ A folder of broken templates, and a driver that lists a GPU."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -50,7 +51,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """`make failed` must find what failed: `--dist loadgroup` writes a test's group behind its name.
     It must not pass after a run that was cut short: nobody knows what the rest would have said."""
-    if hasattr(session.config, "workerinput") or not hasattr(session.config, "cache"):
+    if hasattr(session.config, "workerinput"):
+        gc.callbacks.clear()  # xdist ends this process by an interrupt; in Hypothesis's callback it would print a traceback
+        return
+    if not hasattr(session.config, "cache"):
         return
     cache = session.config.cache
     ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
