@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -24,13 +24,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def _driver() -> Iterator[tuple]:
-    """Of Chromium, and what each start of it is given."""
+    """Of Chromium, what each start of it is given, and what it raises."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     require(path, "no Chromium was found; install chromium to drive the page")
     require(importlib.util.find_spec("playwright"), "playwright is not installed")
     from playwright import sync_api
     with sync_api.sync_playwright() as driver:
-        yield driver.chromium, {"executable_path": path, "args": ["--no-sandbox", "--disable-gpu"]}
+        yield driver.chromium, {"executable_path": path, "args": ["--no-sandbox", "--disable-gpu"]}, sync_api.Error
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,8 @@ def _window(_driver, tmp_path_factory) -> Iterator:
         reduced_motion="reduce")
     context.set_default_timeout(200_000)
     yield context
-    context.close()
+    with suppress(_driver[2]):     # a test of Ctrl-C has ended the driver: nothing is open then
+        context.close()
 
 
 _OF_EACH_TEST = ("KERNEL_WORKBENCH_SESSIONS", "KERNEL_WORKBENCH_STORE", "PYTEST_CURRENT_TEST")  # the server need not know them

@@ -303,7 +303,7 @@ def _chart(variants: list[Variant], choice: Choice, workload: Workload, trials: 
         return
     note = ""
     if not trials:
-        recorded = _recorded_pytorch(workload)
+        recorded = _recorded_pytorch(workload, tuple(list_sessions()))
         if recorded:
             trials = recorded
             note = (f"PyTorch was recorded on {recorded[0].device.name}. It is never compared with a time "
@@ -370,9 +370,9 @@ def _floors_for(trials: list[Trial], floors: dict) -> dict:
 
 
 @st.cache_data(ttl=30, show_spinner=False, hash_funcs={Workload: lambda w: str(w.to_json())})
-def _recorded_pytorch(workload: Workload) -> list[Trial]:
-    """PyTorch's times of this workload from the shipped sessions, for comparison."""
-    for path in list_sessions():
+def _recorded_pytorch(workload: Workload, of: tuple[Path, ...]) -> list[Trial]:
+    """PyTorch's times of this workload from the shipped sessions, for comparison. `of`: all sessions; others are read anew."""
+    for path in of:
         if path.name.startswith("recorded-"):
             found = [t for t in report.for_workload(state.trials_of(path), workload) if t.kind == "baseline" and t.ok]
             if found:
