@@ -80,8 +80,8 @@ def long(cells: Sequence[Cell], modules: Sequence[Module] = ()) -> str:
 def _modules_section(modules: Sequence[Module]) -> list[str]:
     lines = ["### Modules", "", f"Measured in `{'`, `'.join(sorted({m.session for m in modules}))}`."]
     for (suite, memory_format, precision, gpu), mine in groups(modules).items():
-        of_class = headline((suite, memory_format, precision, gpu))
-        lines += ["", f"#### {SUITE_NAMES[suite]}, {of_class}, {gpu}", "", f"| {' | '.join(HEADER)} |", f"|---{'|---:' * 8}|"]
+        words = f"{SUITE_NAMES[suite]}, {headline((suite, memory_format, precision, gpu))}, {gpu or 'emulated'}"
+        lines += ["", f"#### {words}", "", f"| {' | '.join(HEADER)} |", f"|---{'|---:' * (len(HEADER) - 1)}|"]
         lines += [f"| {' | '.join(row)} |" for row in rows(mine, title=lambda name: PRESETS[name].label)]
         lines += ["", said] if (said := sentence(mine)) else []
     return lines

@@ -14,12 +14,11 @@ from ...core.trial import Status, Trial
 from ..reporting.report import is_emulated
 from ..reporting.tables import aligned
 from ..sessions.session import Session
-from .cells import Cell
+from .cells import Cell, Group
 from .execute import is_of_modules
 
 HEADER = ("layer", "forward, ms", "PyTorch, ms", "ratio", "of the kernels", "forward + backward, ms", "PyTorch, ms", "ratio",
           "of the kernels")
-Group = tuple[str, str, str, str]   # suite, memory format, class, GPU
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,9 @@ class Module:
 
     @property
     def group(self) -> Group:
-        """Its table."""
-        work = self.ours.workload
-        return parse_preset(work.preset)[0].suite, work.memory_format, CLASSES_OF[work.dtype][0], self.ours.device.name
+        """Its table, as that of a cell; the GPU is "" on the emulator."""
+        work, gpu = self.ours.workload, "" if is_emulated(self.ours) else self.ours.device.name
+        return parse_preset(work.preset)[0].suite, work.memory_format, CLASSES_OF[work.dtype][0], gpu
 
     def ms(self, *, both: bool) -> float | None:
         """Median of forward, or the sum of the medians of forward and backward; None if the module was not right or not timed.
@@ -72,12 +71,12 @@ class Module:
 
 
 def modules_of(sessions: Iterable[Session], cells: Iterable[Cell] = ()) -> list[Module]:
-    """The modules of benches of whole modules, in the order of the suites. A layer that several sessions measured comes from
-    the latest. Times on a GPU hide emulated ones."""
+    """The modules of benches of whole modules, in the order of the suites. A layer that several sessions measured on one GPU
+    comes from the latest."""
     of_layer: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
         of_layer.setdefault((f"{cell.name.preset}/{cell.name.size}", *cell.group[1:]), []).append(cell)
-    found: dict[tuple[str, str, str], tuple[bool, str, Module]] = {}
+    found: dict[tuple[str, ...], Module] = {}
     for session in sessions:
         if not any(is_of_modules(event) for event in session.events()):
             continue
@@ -86,14 +85,12 @@ def modules_of(sessions: Iterable[Session], cells: Iterable[Cell] = ()) -> list[
             allowed = QUALIFIES[CLASSES_OF[ours.workload.dtype][0]]
             theirs = tuple(t for t in trials if t.kind == "module_baseline" and t.precision in allowed
                            and (t.run_id, t.place) == (ours.run_id, ours.place))
-            key = ours.workload.preset, ours.workload.dtype, ours.workload.memory_format
             one = Module(ours, theirs, session.name)
-            one = replace(one, cells=tuple(of_layer.get((ours.workload.preset, *one.group[1:]), ())))
-            if key not in found or found[key][:2] <= (not is_emulated(ours), ours.at):
-                found[key] = not is_emulated(ours), ours.at, one
+            key = ours.workload.preset, *one.group
+            if key not in found or found[key].ours.at <= ours.at:
+                found[key] = replace(one, cells=tuple(of_layer.get((ours.workload.preset, *one.group[1:]), ())))
     order = list(PRESETS)
-    return sorted((one for _, _, one in found.values()),
-                  key=lambda m: (m.group[1:3], order.index(parse_preset(m.ours.workload.preset)[0].name)))
+    return sorted(found.values(), key=lambda m: (m.group[1:], order.index(parse_preset(m.ours.workload.preset)[0].name)))
 
 
 def groups(modules: Iterable[Module]) -> dict[Group, list[Module]]:
@@ -136,7 +133,7 @@ def sentence(modules: Sequence[Module]) -> str:
 
 def table(modules: Sequence[Module]) -> str:
     """For a terminal: one block for each suite, memory format, class and GPU."""
-    blocks = [[", ".join([suite, f"precision class {precision}", *([] if form == CONTIGUOUS else [form]), gpu]),
+    blocks = [[", ".join([suite, f"precision class {precision}", *([] if form == CONTIGUOUS else [form]), gpu or "emulated"]),
                *aligned([HEADER, *rows(mine, title=lambda name: name)])]
               for (suite, form, precision, gpu), mine in groups(modules).items()]
     return "\n\n".join("\n".join(lines) for lines in blocks) or "No module was judged."
