@@ -83,6 +83,7 @@ def test_only_the_ways_of_pytorch_that_a_session_lacks_are_measured(runner: Runn
     runner.run(quick, session)
     device = runner.device("cpu")
     assert missing_ways("forward", session.trials(), quick, device) == []
+    assert missing_ways("forward", [], replace(strong, baselines=False), device) == [], "a request without baselines"
     lacking = missing_ways("forward", session.trials(), strong, device)
     assert "fold" in lacking and "default" not in lacking
     assert "default" in missing_ways("grad_input", session.trials(), strong, device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
+from typing import Protocol, TypeVar
 
 from ...core import numbers
 from ...core.layer import BACKWARD, CONTIGUOUS, DIRECTIONS, FORWARD, LAUNCHES, MEMORY_FORMATS, Workload
@@ -225,9 +226,17 @@ def class_floor(workload: Workload, direction: str, precision: str, gpu_name: st
     return min(found, key=lambda f: f.ms, default=None)
 
 
-def groups_of(cells: Iterable[Cell]) -> dict[Group, list[Cell]]:
-    """The cells of each table, in the order of the cells."""
-    found: dict[Group, list[Cell]] = {}
+class _Grouped(Protocol):
+    @property
+    def group(self) -> Group: ...
+
+
+G = TypeVar("G", bound=_Grouped)
+
+
+def groups_of(cells: Iterable[G]) -> dict[Group, list[G]]:
+    """The cells or modules of each table, in their order."""
+    found: dict[Group, list[G]] = {}
     for one in cells:
         found.setdefault(one.group, []).append(one)
     return found
@@ -240,8 +249,9 @@ def summary(cells: Sequence[Cell], precision: str) -> Summary:
     ratios = [c.ratio for c in mine if c.ratio]
     shares = [c.of_floor for c in mine if c.of_floor]
     strongest = [c.strongest_ratio for c in mine if c.strongest_ratio]
-    return Summary(precision, len(mine), len(ratios), sum(bool(c.missed) for c in mine), _mean(ratios), _mean(shares),
-                   _mean(strongest), len(strongest), sum(r < 1 for r in ratios), _mean([max(r, 1.0) for r in ratios]))
+    return Summary(precision, len(mine), len(ratios), sum(bool(c.missed) for c in mine), geometric_mean(ratios),
+                   geometric_mean(shares), geometric_mean(strongest), len(strongest), sum(r < 1 for r in ratios),
+                   geometric_mean([max(r, 1.0) for r in ratios]))
 
 
 def _strongest(baselines: report.Baselines, best: Trial, name: Wanted) -> Trial | None:
@@ -294,5 +304,6 @@ def _nothing(ours: tuple[Trial, ...]) -> str:
     return f"no candidate was right: {failed[0].name} {failed[0].status}, {failed[0].headline}"
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """None without values."""
     return exp(sum(map(log, values)) / len(values)) if values else None

@@ -11,7 +11,7 @@ from ...core.errors import BadRequest
 from ...core.layer import CONTIGUOUS, DIRECTIONS
 from ...core.presets import PRESETS
 from .cells import Cell, Group, groups_of, summary
-from .modules import HEADER, Module, groups, mean_ratio, rows, sentence
+from .modules import HEADER, Module, mean_ratio, rows, sentence
 from .text import footnotes, means, strongest_words
 
 _WIDTH = 128   # characters of a line of a document
@@ -51,7 +51,7 @@ def short(cells: Sequence[Cell], modules: Sequence[Module] = ()) -> str:
 def _modules_means(modules: Sequence[Module]) -> str:
     """`forward + backward of ModelNew against nn.ConvTranspose (geometric means): KernelBench, TF32 4.23×; ...`"""
     found = [f"{SUITE_NAMES[group[0]]}, {headline(group)} {numbers.ratio(mean_ratio(mine, both=True))}"
-             for group, mine in groups(modules).items()]
+             for group, mine in groups_of(modules).items()]
     return f"forward + backward of `ModelNew` against `nn.ConvTranspose` (geometric means): {'; '.join(found)}"
 
 
@@ -79,7 +79,7 @@ def long(cells: Sequence[Cell], modules: Sequence[Module] = ()) -> str:
 
 def _modules_section(modules: Sequence[Module]) -> list[str]:
     lines = ["### Modules", "", f"Measured in `{'`, `'.join(sorted({m.session for m in modules}))}`."]
-    for (suite, memory_format, precision, gpu), mine in groups(modules).items():
+    for (suite, memory_format, precision, gpu), mine in groups_of(modules).items():
         words = f"{SUITE_NAMES[suite]}, {headline((suite, memory_format, precision, gpu))}, {gpu or 'emulated'}"
         lines += ["", f"#### {words}", "", f"| {' | '.join(HEADER)} |", f"|---{'|---:' * (len(HEADER) - 1)}|"]
         lines += [f"| {' | '.join(row)} |" for row in rows(mine, title=lambda name: PRESETS[name].label)]

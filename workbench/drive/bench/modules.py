@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, fsum, log
+from math import fsum
 
 from ...core import numbers
 from ...core.layer import BACKWARD, CONTIGUOUS, DIRECTIONS, FORWARD
@@ -14,7 +14,7 @@ from ...core.trial import Status, Trial
 from ..reporting.report import is_emulated
 from ..reporting.tables import aligned
 from ..sessions.session import Session
-from .cells import Cell, Group
+from .cells import Cell, Group, geometric_mean, groups_of
 from .execute import is_of_modules
 
 HEADER = ("layer", "forward, ms", "PyTorch, ms", "ratio", "of the kernels", "forward + backward, ms", "PyTorch, ms", "ratio",
@@ -93,14 +93,6 @@ def modules_of(sessions: Iterable[Session], cells: Iterable[Cell] = ()) -> list[
     return sorted(found.values(), key=lambda m: (m.group[1:], order.index(parse_preset(m.ours.workload.preset)[0].name)))
 
 
-def groups(modules: Iterable[Module]) -> dict[Group, list[Module]]:
-    """The modules of each table."""
-    found: dict[Group, list[Module]] = {}
-    for one in modules:
-        found.setdefault(one.group, []).append(one)
-    return found
-
-
 def rows(modules: Sequence[Module], *, title: Callable[[str], str]) -> list[tuple[str, ...]]:
     """One row for each module, in the columns of `HEADER`; the last one has the geometric means. `title`: preset -> name."""
     found = []
@@ -135,7 +127,7 @@ def table(modules: Sequence[Module]) -> str:
     """For a terminal: one block for each suite, memory format, class and GPU."""
     blocks = [[", ".join([suite, f"precision class {precision}", *([] if form == CONTIGUOUS else [form]), gpu or "emulated"]),
                *aligned([HEADER, *rows(mine, title=lambda name: name)])]
-              for (suite, form, precision, gpu), mine in groups(modules).items()]
+              for (suite, form, precision, gpu), mine in groups_of(modules).items()]
     return "\n\n".join("\n".join(lines) for lines in blocks) or "No module was judged."
 
 
@@ -146,5 +138,4 @@ def _ms(trial: Trial, both: bool) -> float | None:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v]
-    return exp(fsum(map(log, known)) / len(known)) if known else None
+    return geometric_mean([v for v in values if v])

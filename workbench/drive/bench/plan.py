@@ -109,7 +109,7 @@ class BenchPlan:
         if self.strength == DEFAULTS:
             return [Job(workload, (), self.directions) for workload in self.workloads]
         if self.modules:
-            return [job for workload in self.workloads if (job := self._recipe(workload, arch)).candidates]
+            return [job for workload in self.workloads if (job := self._recipe(workload, arch))]
         chosen = [(workload, self.candidates(workload, sm=sm, arch=arch)) for workload in self.workloads]
         jobs = [self._job(workload, [found[0] for found in lists]) for workload, lists in chosen]
         for workload, lists in chosen:
@@ -117,12 +117,12 @@ class BenchPlan:
             jobs += [self._job(workload, rest[i:i + _MOST_PER_JOB]) for i in range(0, len(rest), _MOST_PER_JOB)]
         return jobs
 
-    def _recipe(self, workload: Workload, arch: str) -> Job:
-        """The kernels of the best known recipe. None if PyTorch is faster in all directions."""
+    def _recipe(self, workload: Workload, arch: str) -> Job | None:
+        """The kernels of the best known recipe; None if there is none, as where PyTorch is faster in all directions."""
         try:
-            _, used = best_recipe(workload, arch if arch.startswith("sm_") else f"sm_{EMULATED_SM}", precision=self.precision)
+            _, used = best_recipe(workload, _known_arch(arch), precision=self.precision)
         except BadRequest:
-            used = []
+            return None
         return Job(workload, tuple(e.candidate(workload, root=self.templates) for e in used), tuple(e.direction for e in used))
 
     def _job(self, workload: Workload, candidates: Sequence[Candidate]) -> Job:
@@ -140,8 +140,7 @@ class BenchPlan:
         return [candidates for candidates in found if candidates]
 
     def _top(self, workload: Workload, direction: str, arch: str) -> list[Candidate]:
-        there = ranked(direction, workload, self.precision, arch if arch.startswith("sm_") else f"sm_{EMULATED_SM}",
-                       root=self.templates, file=self.known)
+        there = ranked(direction, workload, self.precision, _known_arch(arch), root=self.templates, file=self.known)
         made = (entry.candidate(workload, root=self.templates) for entry in there)
         return list(islice((c for c in made if self._wanted(c.variant)), self.top))
 
@@ -178,6 +177,11 @@ class BenchPlan:
             if known is not None and known.precision == space.precision:
                 return space.variant.config(known.config)
         return space.nearest(space.default)
+
+
+def _known_arch(arch: str) -> str:
+    """The architecture whose best known configs are taken; the emulator takes those of a GPU."""
+    return arch if arch.startswith("sm_") else f"sm_{EMULATED_SM}"
 
 
 def dtype_of(precision_class: str) -> str:

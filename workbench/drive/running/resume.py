@@ -49,7 +49,9 @@ def missing_ways(direction: str, trials: list[Trial], request: RunRequest, devic
 
 
 def ways_of(request: RunRequest, device: Device) -> list[str]:
-    """Keys of PyTorch's ways that the request asks for, in their order."""
+    """Keys of PyTorch's ways that the request asks for, in their order; [] for a request without baselines."""
+    if not request.baselines:
+        return []
     return ladder(request.strength, request.workload, device.kind, classes=request.classes,
                   autotune=request.max_autotune)
 

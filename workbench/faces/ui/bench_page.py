@@ -294,7 +294,7 @@ def _table(shown: Sequence[Cell], group: Group) -> None:
 
 def _whole(shown: Sequence[Module]) -> None:
     """The modules, one row each, and what they add to their kernels."""
-    for group, mine in modules.groups(shown).items():
+    for group, mine in groups_of(shown).items():
         gpu = _GPUS.get(group[3], group[3])
         words = f"{markdown.SUITE_NAMES[group[0]]}, {markdown.headline(group)}, {gpu}".replace("`", "")
         cells = [[escape(word) for word in row] for row in modules.rows(mine, title=lambda name: PRESETS[name].title)]
@@ -386,6 +386,7 @@ def _said(shown: Sequence[Cell]) -> str:
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _modules(known_by: _Known) -> list[Module]:
+    """The modules of these sessions, with their cells."""
     return modules.modules_of([Session.open(Path(path)) for path, _, _ in known_by], _cells(known_by))
 
 

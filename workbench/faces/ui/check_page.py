@@ -20,7 +20,6 @@ from ...drive.checking.check_text import default_text, kernelbench_reason, kerne
 from . import address, source_view, state, theme
 
 OWN = "a file of my own"
-_MOST_KEPT = 20  # reports that have ended
 _MOST_MB = MOST_TEXT_BYTES >> 20
 _MOST_LOG = 6000  # the most characters on the page; the downloaded report has all
 _WORDS = {Answer.WARNED: "WARN"}
@@ -215,17 +214,9 @@ def _button(label: str, key: str, **options: Any) -> None:
     """A button that starts the check of the form's values, or shows what is missing."""
     later, asked = theme.later(), _asked()
     if theme.button(label, key=key, **options):
-        later |= {"check_missing": asked} if isinstance(asked, str) else {"check_missing": "", "check_id": _started(asked)}
+        later |= {"check_missing": asked} if isinstance(asked, str) else {
+            "check_missing": "", "check_id": state.kept(_checks(), Check(asked).start())}
         st.rerun()
-
-
-def _started(asked: CheckRequest) -> str:
-    """Start a check; returns its name."""
-    checks, name = _checks(), secrets.token_hex(4)
-    checks[name] = Check(asked).start()
-    for old in [n for n, c in checks.items() if c.done and n != name][:-_MOST_KEPT]:
-        del checks[old]
-    return name
 
 
 def _asked() -> CheckRequest | str:

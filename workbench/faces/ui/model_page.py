@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from html import escape
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from . import address, state, theme
 
 _AS_IT_IS, _NO_AUTOCAST = "as it is", "none"
 _KEPT = {FASTER_ONLY: "faster here", RIGHT: "right"}
-_MOST_KEPT = 20  # reports that have ended
 KEYS = ("model_id", "model_reference", "model_inputs", "model_folder", "model_device", "model_dtype", "model_autocast",
         "model_train", "model_keep", "model_tune", "model_tune_effort", "model_gpus")  # the keys of the widgets here
 
@@ -99,19 +97,11 @@ def _form(own: Patch | None) -> None:
         later, asked = theme.later(), _asked()
         if theme.button("Patch", type="primary", width="stretch", key="model_run", shortcut=theme.RUN_KEY,
                         help=f"Runs the model, judges kernels for its layers and times each of them. Key: {theme.RUN_KEY}"):
-            later |= {"model_missing": asked} if isinstance(asked, str) else {"model_missing": "", "model_id": _started(asked)}
+            later |= {"model_missing": asked} if isinstance(asked, str) else {
+                "model_missing": "", "model_id": state.kept(_patches(), Patch(asked).start())}
             st.rerun()
     theme.html('<div class="mute">Your model runs in its own process, with your rights and without a sandbox, as a training '
                'script does. Name only code that you trust.</div>')
-
-
-def _started(asked: PatchRequest) -> str:
-    """Start a patch; returns its name."""
-    patches, name = _patches(), secrets.token_hex(4)
-    patches[name] = Patch(asked).start()
-    for old in [n for n, p in patches.items() if p.done and n != name][:-_MOST_KEPT]:
-        del patches[old]
-    return name
 
 
 def _asked() -> PatchRequest | str:

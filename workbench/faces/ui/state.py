@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import atexit
 import re
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
+from typing import TypeVar
 
 import streamlit as st
 
@@ -22,13 +24,16 @@ from ...core.layer import Workload
 from ...core.presets import called
 from ...core.trial import Trial
 from ...drive.machine import doctor
+from ...drive.machine.background import Background
 from ...drive.running.request import Run
 from ...drive.running.runner import Runner
 from ...drive.sessions.files import TRIALS, name_of, stamp
 from ...drive.sessions.session import Session, SessionFull, list_sessions
 from . import address, theme
 
+Work = TypeVar("Work", bound=Background)
 _WARM_AFTER_S = 3.0
+_MOST_ENDED = 20   # checks, and patches, whose reports are kept
 _MOST_OFFERED = 4  # the most alternatives that are listed if a link names something that does not exist
 _BY_TIME = re.compile(r"(\d{8}-\d{6})(.*)")  # the form of the names of unnamed sessions; the time is in UTC
 _MONTHS = ("", "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -203,6 +208,16 @@ def some(label: str, values: Iterable[str], *, key: str, name: str, alone: bool 
         chosen = st.multiselect(label, there, key=key, persist_state="session", placeholder="all")
     address.note(name, chosen)
     return chosen
+
+
+def kept(there: dict[str, Work], begun: Work) -> str:
+    """Keep a check or a patch that was begun, beside the others of this server; of the ended ones only the latest stay.
+    Returns its name."""
+    name = secrets.token_hex(4)
+    there[name] = begun
+    for old in [n for n, one in there.items() if one.done and n != name][:-_MOST_ENDED]:
+        del there[old]
+    return name
 
 
 @st.cache_resource(show_spinner=False)
