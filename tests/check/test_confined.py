@@ -379,3 +379,34 @@ time.sleep(20)
             process.ask(requests.Load(text, "ModelNew", "cpu"))
     finally:
         process.close()
+
+
+_CHANGES = '''
+import ctypes
+from workbench.core import seccomp
+
+libc, gib = ctypes.CDLL(None, use_errno=True), 1 << 30
+libc.mmap.restype = ctypes.c_void_p
+number = seccomp._CALLS["mprotect"][seccomp.platform.machine() != "x86_64"]
+
+def pages(at, size, flags):
+    return libc.mmap(ctypes.c_void_p(at), ctypes.c_size_t(size), 0, flags, -1, ctypes.c_long(0))
+
+def opened(at, size=4096, key=(0, 0)):
+    return libc.syscall(*map(ctypes.c_long, (number, at, size, 3, *key))) == 0
+
+start = -(-pages(None, 20 * gib, 0x4022) // (4 * gib)) * 4 * gib + 4 * gib
+seccomp.restrict(seccomp.program(seccomp.MAPS, closed=seccomp.Closed(start, start + 8 * gib, (11, 12))))
+last = start + 8 * gib - 4096
+print(opened(start - 4 * gib - 4096), opened(pages(None, 4096, 0x22)), opened(start, key=(11, 12)), opened(last, key=(11, 12)),
+      opened(start), opened(last), opened(start, key=(11, 13)), opened(start, key=(10, 12)), opened(start - 4096, 8192),
+      opened(start - 4 * gib - 4096, 4 * gib + 8192), pages(last, 4096, 0x32) == last,
+      libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(4096)) == 0)
+'''
+
+
+def test_closed_memory_is_opened_only_with_the_key() -> None:
+    """Other memory is changed as before. No call reaches the closed memory from below."""
+    require(not seccomp.problem(), seccomp.problem())
+    done = subprocess.run([sys.executable, "-S", "-c", _CHANGES], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 4 + ["False"] * 8

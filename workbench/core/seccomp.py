@@ -15,6 +15,7 @@ import stat
 import struct
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 21, 22, 38, 2
 _LOAD, _MASK, _SAME, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
@@ -35,7 +36,8 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "setns": (308, 268), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "add_key": (248, 217),
     "request_key": (249, 218), "keyctl": (250, 219), "kexec_load": (246, 104), "init_module": (175, 105),
     "finit_module": (313, 273), "open_by_handle_at": (304, 265), "swapon": (167, 224), "acct": (163, 89),
-    "quotactl": (179, 60)}
+    "quotactl": (179, 60), "mprotect": (10, 226), "pkey_mprotect": (329, 288), "mmap": (9, 222), "munmap": (11, 215),
+    "mremap": (25, 216), "remap_file_pages": (216, 234)}
 # Calls that no module and no launcher needs. They act on other processes, on the machine, or last longer than the process.
 TO_OTHERS = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "io_uring_setup", "shmget", "msgget", "semget",
              "mq_open", "mount", "umount2", "open_tree", "move_mount", "fsopen", "pivot_root", "chroot", "unshare", "setns",
@@ -43,6 +45,8 @@ TO_OTHERS = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "
              "init_module", "finit_module", "open_by_handle_at", "swapon", "acct", "quotactl")
 # Calls that start a process. `clone` for a thread stays allowed. C libraries use `clone` if there is no `clone3`.
 STARTS = ("fork", "vfork", "clone", "clone3", "execve", "execveat")
+# Calls that give memory another address or another protection. C libraries do without the last three.
+MAPS = ("mprotect", "mmap", "munmap", "pkey_mprotect", "mremap", "remap_file_pages")
 SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal")
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -54,10 +58,20 @@ def problem() -> str:
     return "" if _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0 else "this kernel has no seccomp"
 
 
-def program(calls: Iterable[str], *, families: Iterable[int] | None = None) -> bytes:
+@dataclass(frozen=True)
+class Closed:
+    """Memory from address `start` to `stop`, both multiples of 4 GiB, whose protection only those may change who pass `key` as
+    fourth and fifth argument of mprotect: two positive numbers below 2^31."""
+
+    start: int
+    stop: int
+    key: tuple[int, int]
+
+
+def program(calls: Iterable[str], *, families: Iterable[int] | None = None, closed: Closed | None = None) -> bytes:
     """A filter that refuses these calls, `mknod` only for devices. `families`: the address families for which `socket` is
-    refused; None: all. Signals to the own process stay allowed, because `abort` needs them; so the filter fits only the process
-    that makes it."""
+    refused; None: all. `closed`: the memory for which mprotect, mmap and munmap are refused; None: all memory. Signals to the
+    own process stay allowed, because `abort` needs them; so the filter fits only the process that makes it."""
     machine = platform.machine()
     column = list(_MACHINES).index(machine)
     code: list[tuple[int, int, int, int]] = [
@@ -78,6 +92,8 @@ def program(calls: Iterable[str], *, families: Iterable[int] | None = None) -> b
         elif name in ("mknod", "mknodat"):
             body = [(_LOAD, 0, 0, _ARGUMENT + (8 if name == "mknod" else 16)), (_MASK, 0, 0, stat.S_IFMT(0xFFFF)),
                     (_SAME, 1, 0, stat.S_IFCHR), (_SAME, 0, 1, stat.S_IFBLK), (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
+        elif name in ("mprotect", "mmap", "munmap") and closed is not None:
+            body = _outside(closed, name)
         elif name == "socket" and families is not None:
             body = [(_LOAD, 0, 0, _ARGUMENT)]
             for family in families:
@@ -88,6 +104,21 @@ def program(calls: Iterable[str], *, families: Iterable[int] | None = None) -> b
         code += [(_SAME, 0, len(body), number), *body]
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
+
+
+def _outside(closed: Closed, name: str) -> list[tuple[int, int, int, int]]:
+    """Allows the call only outside of the closed memory. A filter compares words of 32 bits. So it refuses 4 GiB and more at
+    once, and addresses less than 4 GiB below the closed memory."""
+    address, size, keys = (_ARGUMENT + 4, _ARGUMENT + 8 + 4, (_ARGUMENT + 24, _ARGUMENT + 32))
+    tests = [(_LOAD, 0, 0, size), (_SAME, 1, 0, 0), (_RETURN, 0, 0, _REFUSE),
+             (_LOAD, 0, 0, address), (_AT_LEAST, 1, 0, (closed.start >> 32) - 1), (_RETURN, 0, 0, _ALLOW),
+             (_AT_LEAST, 1, 0, closed.stop >> 32), (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
+    if name == "mmap":  # nearly always the system chooses the address
+        return [(_LOAD, 0, 0, address), (_SAME, 0, 1, 0), (_RETURN, 0, 0, _ALLOW), *tests]
+    if name == "munmap":
+        return tests
+    return [(_LOAD, 0, 0, keys[0]), (_SAME, 0, 3, closed.key[0]), (_LOAD, 0, 0, keys[1]), (_SAME, 0, 1, closed.key[1]),
+            (_RETURN, 0, 0, _ALLOW), *tests]
 
 
 def restrict(filter_program: bytes) -> None:

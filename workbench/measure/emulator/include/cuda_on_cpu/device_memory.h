@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -25,6 +26,14 @@ struct Range {
   uintptr_t start, bytes;
   bool has(uintptr_t address) const { return address - start < bytes; }
 };
+
+// Where host_process.py keeps the device's memory, its seccomp filter refuses to change the protection of pages. It allows calls
+// that have this key in two arguments that the system does not use.
+inline long protection_key[2] = {};
+
+inline int protect(uintptr_t start, uintptr_t bytes, int rights) {
+  return static_cast<int>(syscall(SYS_mprotect, start, bytes, rights, protection_key[0], protection_key[1]));
+}
 
 // What is wrong with an access. The judge's apart.py has the same numbers.
 enum Fault { no_fault = 0, outside = 1, read_outside = 2, wrote_outside = 3, two_blocks = 4 };
@@ -69,7 +78,7 @@ struct Watch {
   bool keep(uintptr_t address) {
     const uintptr_t page = address / page_bytes * page_bytes;
     if (count == most_pages || ++faults > most_faults ||
-        mprotect(reinterpret_cast<void*>(page), page_bytes, PROT_READ | PROT_WRITE) != 0) {
+        protect(page, page_bytes, PROT_READ | PROT_WRITE) != 0) {
       return false;
     }
     memcpy(copies + count * page_bytes, reinterpret_cast<void*>(page), page_bytes);
@@ -96,7 +105,7 @@ struct Watch {
           }
         }
       }
-      mprotect(reinterpret_cast<void*>(pages[i]), page_bytes, PROT_READ);
+      protect(pages[i], page_bytes, PROT_READ);
     }
     count = 0;
   }
@@ -124,6 +133,7 @@ struct DeviceMemory {
   Range whole{};
   int count = 0;
   Allocation* allocations = nullptr;
+  Range heap{};                    // for cudaMalloc, the part that is not yet used; empty: mmap finds a place
   int users = 0;                   // kernels and copies at work
   bool beside_torch = false;       // operators of torch may use it at any time
   Range own_code{}, memcpy_code{};  // this library's, and the C library's
@@ -151,7 +161,7 @@ struct DeviceMemory {
   }
 
   static void allow(Range range, int rights) {
-    if (mprotect(reinterpret_cast<void*>(range.start), range.bytes, rights) != 0) {
+    if (protect(range.start, range.bytes, rights) != 0) {
       perror("cuda_on_cpu: mprotect of the device's memory");
       abort();
     }
@@ -298,20 +308,38 @@ inline void find_touches() {
   }
 }
 
+// Closed pages, the last of which stays closed. In the heap no place is used twice, so that nothing opens it again.
+inline void* closed_pages(uintptr_t bytes) {
+  Range& heap = device_memory.heap;
+  if (heap.start == 0) {
+    return mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
+  void* found = MAP_FAILED;
+  pthread_mutex_lock(&device_memory.lock);
+  if (bytes <= heap.bytes) {
+    found = reinterpret_cast<void*>(heap.start);
+    heap = {heap.start + bytes, heap.bytes - bytes};
+  }
+  pthread_mutex_unlock(&device_memory.lock);
+  return found;
+}
+
 // Pages that only kernels and copies may touch, filled with NaN: on a GPU the contents of new memory are undefined. nullptr if
 // there are none.
 inline void* allocate(size_t bytes) {
   constexpr size_t most_filled = size_t{64} << 20;  // more would take long
   const size_t whole = (bytes + page_bytes - 1) / page_bytes * page_bytes;
   auto* made = static_cast<Allocation*>(malloc(sizeof(Allocation)));
-  void* found = whole < bytes || made == nullptr ? MAP_FAILED
-                : mmap(nullptr, whole + page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* found = whole < bytes || made == nullptr ? MAP_FAILED : closed_pages(whole + page_bytes);
   if (found == MAP_FAILED) {
     free(made);
     return nullptr;
   }
   *made = {{reinterpret_cast<uintptr_t>(found), whole}, nullptr};
-  DeviceMemory::allow(made->range, PROT_READ | PROT_WRITE);
+  if (protect(made->range.start, whole, PROT_READ | PROT_WRITE) != 0) {  // more than the machine has
+    free(made);
+    return nullptr;
+  }
   memset(found, 0xff, bytes < most_filled ? bytes : most_filled);
   pthread_mutex_lock(&device_memory.lock);
   if (device_memory.users == 0) {
@@ -331,7 +359,12 @@ inline bool release(void* data) {
   for (Allocation** place = &device_memory.allocations; *place != nullptr; place = &(*place)->next) {
     Allocation* one = *place;
     if (one->range.start == reinterpret_cast<uintptr_t>(data)) {
-      munmap(data, one->range.bytes + page_bytes);
+      if (device_memory.heap.start == 0) {
+        munmap(data, one->range.bytes + page_bytes);
+      } else {
+        madvise(data, one->range.bytes, MADV_DONTNEED);
+        DeviceMemory::allow(one->range, PROT_NONE);
+      }
       *place = one->next;
       free(one);
       found = true;
@@ -377,13 +410,20 @@ CUDA_ON_CPU_EXPORT void cuda_on_cpu_set_device_memory(const uintptr_t* ranges, i
   device_memory.allow(PROT_NONE);
 }
 
+// Memory from cudaMalloc comes from these closed pages. `key`: see `protection_key`.
+CUDA_ON_CPU_EXPORT void cuda_on_cpu_set_heap(uintptr_t start, uintptr_t bytes, const long* key) {
+  using namespace cuda_on_cpu;
+  device_memory.heap = {start, bytes};
+  memcpy(protection_key, key, sizeof protection_key);
+}
+
 // The device's memory lies within these whole pages, of which the others are closed to kernels, too. `watched`: find bytes
 // that two blocks of a launch change.
 CUDA_ON_CPU_EXPORT void cuda_on_cpu_set_surroundings(uintptr_t start, uintptr_t bytes, int watched) {
   using namespace cuda_on_cpu;
   device_memory.whole = device_memory.watch.whole = {start, bytes};
   device_memory.watch.asked = watched != 0;
-  if (mprotect(reinterpret_cast<void*>(start), bytes, PROT_NONE) != 0) {
+  if (protect(start, bytes, PROT_NONE) != 0) {
     perror("cuda_on_cpu: mprotect of the surroundings");
     abort();
   }
