@@ -37,6 +37,7 @@ def ask(tmp_path: Path) -> Ask:
     ("float16_backward", "tf32", "NON_FINITE", "computes its backward in float16"),
     ("float16_parts", "ieee", "NON_FINITE", "computes in float16"),
     ("float16_normalised", "ieee", "MISMATCH", "computes in float16"),
+    ("float16_for_usual_weights", "ieee", "NON_FINITE", "computes in float16"),
 ])
 def test_work_in_float16_is_right_near_1_and_told_by_its_range(ask: Ask, name: str, of_float32: str, status: str,
                                                                words: str) -> None:

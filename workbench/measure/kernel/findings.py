@@ -147,7 +147,7 @@ def after_timing(finding: Finding) -> Finding:
 def float16_inside(finding: Finding) -> Finding:
     """The finding for numbers beyond float16's range, where others drawn at the same moment are right."""
     return Finding(finding.status, "The kernel computes in float16 or another format with a small range. Values near 1 are "
-                   f"right. With some channels 2^17 times larger and the others 2^17 times smaller: {finding.headline}",
+                   f"right. With some channels or samples 2^17 times larger and others 2^17 times smaller: {finding.headline}",
                    "Compute in float32 or TF32, which have the range for these values.", finding.detail, finding.errors,
                    finding.restart)
 

@@ -18,11 +18,12 @@ from ...core.wrong_values import INTEGERS
 
 NORMAL, RECHECK = "random floats", "new random floats"
 FAR = "new random floats beyond float16"
+FAR_SAMPLES = f"{FAR} with usual parameters"
 NEEDED = {FORWARD: ("input", "weight", "bias"), GRAD_INPUT: ("grad_output", "weight"),
           GRAD_WEIGHT: ("input", "grad_output"), BACKWARD: ("input", "weight", "grad_output")}
 BLOCK = 1 << 24           # elements filled from one seed
-# For FAR, in float32: each channel is this much larger or smaller. Most inputs are then above float16's 65504 or below its
-# normal numbers, whatever factor a whole tensor is multiplied by. float32 and TF32 lose no digit by it.
+# For FAR, in float32: each channel and each sample is this much larger or smaller. Many inputs are then above float16's 65504
+# or below its normal numbers, whatever factor a whole tensor is multiplied by. float32 and TF32 lose no digit by it.
 _FAR = 2.0**17
 _LARGEST = 2              # integers are drawn from -2, -1, 1, 2: without 0, so that a missing term always shows
 _EXACT_FLOAT32 = 2.0**24  # whole numbers up to here are exact in the accumulator of every dtype but float64
@@ -84,21 +85,33 @@ def beyond_float16(workload: Workload, kind: str) -> bool:
 
 
 def factors(workload: Workload, name: str, kind: str) -> torch.Tensor | None:
-    """The powers of two by which a tensor, an input or a result, is multiplied for FAR: one for each channel, in a shape that
-    broadcasts to the tensor's. None: nothing is multiplied. They are chosen so that all products in a sum have the same factor:
-    that of the result."""
+    """The powers of two by which a tensor, an input or a result, is multiplied for FAR: one for each sample and channel, in a
+    shape that broadcasts to the tensor's. None: nothing is multiplied. They are chosen so that all products in a sum have the
+    same factor: that of the result. Those of channels could be read from the weights, those of samples cannot. For FAR_SAMPLES
+    only samples are multiplied, so that nobody sees from the parameters that the inputs are unusual."""
     if not beyond_float16(workload, kind):
         return None
     layer = workload.layer
-    x, y = (_far(f"{workload.seed}/{side}/{kind}", count) for side, count in
-            (("in", layer.in_channels), ("out", layer.out_channels)))
+    usual = kind.startswith(FAR_SAMPLES)
+    x, y, of_sample = (_far(f"{workload.seed}/{side}/{kind}", count) for side, count in
+                       (("in", layer.in_channels), ("out", layer.out_channels), ("sample", workload.batch)))
+    if usual:
+        x, y = torch.ones_like(x), torch.ones_like(y)
+        of_sample = of_sample if workload.batch > 1 else of_sample.fill_(_FAR)
     ones = (1,) * layer.dims
     if name in ("weight", "grad_weight"):
         of_group = layer.out_channels // layer.groups
         weight = y.view(layer.groups, of_group).repeat_interleave(layer.in_channels // layer.groups, dim=0) / x.view(-1, 1)
         return (weight if name == "weight" else 1 / weight).view(*weight.shape, *ones)
-    found = {"input": x, "grad_input": 1 / x, "output": y, "grad_output": 1 / y, "bias": y, "grad_bias": 1 / y}[name]
-    return found if name in ("bias", "grad_bias") else found.view(1, -1, *ones)
+    if name == "bias":  # in the samples with a small factor it counts
+        return y if usual else y * of_sample.min()
+    if name == "grad_bias":  # the sum over all samples: small ones are lost in it
+        return 1 / (y * of_sample.min())
+    channels, samples = x if name in ("input", "grad_input") else y, of_sample
+    if name == "output" and usual and layer.bias:
+        samples = of_sample.clamp(min=1)  # where all the rest is smaller, the bias remains
+    found = samples.view(-1, 1) * channels
+    return (found if name in ("input", "output") else 1 / found).view(*found.shape, *ones)
 
 
 def of_part(of_all: torch.Tensor, index: tuple[slice, ...]) -> torch.Tensor:
@@ -152,7 +165,7 @@ def _blocks(flat: torch.Tensor, name: str, workload: Workload, kind: str) -> Ite
         else:
             values.normal_(generator=generator)
             values *= _scale(workload, name)
-            if of_channels is not None:  # those of the channels that this block has, one for each element
+            if of_channels is not None:  # those of the samples and channels that this block has, one for each element
                 first, last = start // inner, (start + len(values) - 1) // inner + 1
                 rows = of_channels[torch.arange(first, last, device=flat.device) % len(of_channels)].repeat_interleave(inner)
                 values *= rows[start - first * inner:][:len(values)]

@@ -35,7 +35,7 @@ from . import findings
 from .apart import LauncherApart
 from .buffers import END, POISON, START, count_poison, row_of
 from .findings import Finding
-from .inputs import FAR, INTEGERS, NORMAL, RECHECK, beyond_float16
+from .inputs import FAR, FAR_SAMPLES, INTEGERS, NORMAL, RECHECK, beyond_float16
 from .launch import ORDER, Launcher, MissingSymbol
 from .stage import Stage, device_errors
 
@@ -47,7 +47,7 @@ _REPEATS = 8                                   # launches on the same inputs bef
 _FLOOR_SHARE = 0.8                             # below this share of the floor a time is not believed
 _LOOKS_AT_LARGE = 0.25                         # share of batches after which a result without a copy is compared
 _DRAWN = secrets.token_hex(8)                  # a seed of this process, so that no kernel can know its inputs
-NEW_INPUTS, FAR_INPUTS = f"{RECHECK} {_DRAWN}", f"{FAR} {_DRAWN}"
+NEW_INPUTS, FAR_INPUTS, FAR_SAMPLES_INPUTS = (f"{kind} {_DRAWN}" for kind in (RECHECK, FAR, FAR_SAMPLES))
 _TRAFFIC_SHARE = 4                             # ... if the tensors are that many times the L2 cache
 
 
@@ -182,16 +182,17 @@ def launch_and_compare(order: JudgeOrder, stage: Stage, kind: str, *, poison: bo
 
 def compare_again(order: JudgeOrder, stage: Stage, *, timed: bool) -> None:
     """Compare once more: on unpredictable inputs, with old answers in the results and numbers in the guard zones; in float32
-    with numbers that float16 cannot hold. If it is wrong, numbers near 1 show whether the range is the reason. Raises
-    `Finding`."""
+    with numbers that float16 cannot hold, there also with usual parameters. If it is wrong, numbers near 1 show whether the
+    range is the reason. Raises `Finding`."""
     stage.surround()
-    found = _finding(order, stage, FAR_INPUTS)
-    if found is None:
-        return
-    float32 = beyond_float16(order.workload, FAR_INPUTS) and not found.restart
-    if float32 and not _finding(order, stage, NEW_INPUTS) and _finding(order, stage, FAR_INPUTS):
-        raise findings.float16_inside(found)
-    raise findings.after_timing(found) if timed else found
+    float32 = beyond_float16(order.workload, FAR_INPUTS)
+    for kind in (FAR_INPUTS, FAR_SAMPLES_INPUTS) if float32 else (FAR_INPUTS,):
+        found = _finding(order, stage, kind)
+        if found is None:
+            continue
+        if float32 and not found.restart and not _finding(order, stage, NEW_INPUTS) and _finding(order, stage, kind):
+            raise findings.float16_inside(found)
+        raise findings.after_timing(found) if timed else found
 
 
 def _finding(order: JudgeOrder, stage: Stage, kind: str) -> Finding | None:

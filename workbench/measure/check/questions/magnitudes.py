@@ -4,7 +4,9 @@ numbers multiplied by powers of two. In float32 and TF32 the results keep their 
 
 Each input, parameter and output channel has its factor. grad_output is divided by the factor of the output. So the product of
 output and grad_output stays the same, and the gradient of a tensor is divided by the factor of that tensor. In a transposed
-convolution each channel is multiplied or divided at random, so that no single factor brings a whole tensor back into range.
+convolution each channel is multiplied or divided at random, so that no single factor brings a whole tensor back into range. A
+file could read these factors from the parameters. So each sample is multiplied or divided, too, which no parameter shows. The
+question is asked once more with the usual parameters, where only samples are multiplied or divided.
 """
 
 from __future__ import annotations
@@ -51,18 +53,22 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
     try:
         if not _scales(trial, given, x, of_state, y):
             return _skipped("Not asked: the output of the reference is not proportional to its inputs.")
-        scaled = _scaled(trial, given, x, of_state, y)
-        own = trial.own(scaled)
+        all_scaled = [_scaled(trial, given, x, of_state, y)]
+        if (layer := given.case.setting.layer) is not None and given.inputs[0].dim() == layer.dims + 2 and len(given.inputs[0]):
+            one = torch.ones((), device=y.device)
+            all_scaled = [_of_samples(trial, given, all_scaled[0], usual=False),
+                          _of_samples(trial, given, _scaled(trial, given, one, [one] * len(of_state), one), usual=True)]
+        for scaled in all_scaled:
+            scaled.own = trial.own(scaled)
     except (Raised, Ended):
         return _skipped("Not asked: the reference does not accept such values.")
     allowed = {n: errors.allowed for n, errors in given.errors.items()}
-    if not all(distance(own[n], given.expected[n])[0] <= limit for n, limit in allowed.items() if n in own):
-        return _skipped("Not asked: PyTorch's own results are not exact for such values.")
-    scaled.own = own
-    trial.judge(scaled)
-    wrong = scaled.problem()
-    if wrong is not None:
-        return _failed(wrong)
+    for scaled in all_scaled:
+        if not all(distance(scaled.own[n], scaled.expected[n])[0] <= limit for n, limit in allowed.items() if n in scaled.own):
+            return _skipped("Not asked: PyTorch's own results are not exact for such values.")
+        trial.judge(scaled)
+        if (wrong := scaled.problem()) is not None:
+            return _failed(wrong)
     return Question(_KEY, _QUESTION, Answer.PASSED, f"Yes: the same accuracy with values 2^{UP} times larger and smaller.")
 
 
@@ -154,16 +160,42 @@ def _scaled(trial: TrialRun, given: Outcome, x: torch.Tensor, of_state: list[tor
                    factors={"output": y, **{trial.plain(n): 1 / of[n] for n in given.names}})
 
 
+def _of_samples(trial: TrialRun, given: Outcome, scaled: Outcome, *, usual: bool) -> Outcome:
+    """`scaled` of a layer, where each sample is also multiplied. `usual`: its parameters are not. The expected results follow
+    from those of the given case: only the bias, and its gradient, are not proportional to each sample."""
+    x, layer = scaled.inputs[0], given.case.setting.layer
+    by = (_up_or_down(len(x), trial.generator) if len(x) > 1 or not usual else torch.full((1,), 2.0**UP, device=x.device)
+          ).view(-1, *(1,) * (layer.dims + 1))
+    least, of_output = by.min(), by
+    expected, (names, values), state = dict(given.expected), given.state, list(scaled.state[1])
+    for place, name in enumerate(names):
+        if name.rpartition(".")[2] == "bias":
+            bias, of_bias = values[place].double().view(1, -1, *(1,) * layer.dims), torch.ones_like(least) if usual else least
+            state[place] = state[place] * of_bias
+            of_output = by.clamp(min=of_bias)
+            expected["output"] = (by * (expected["output"] - bias) + of_bias * bias) / of_output
+            if (gradient := trial.plain(name)) in expected:
+                dims = (0, *range(2, x.dim()))
+                expected[gradient] = (given.grad_output.double() * (least / by)).sum(dims)
+                scaled.factors[gradient] = scaled.factors[gradient] / least
+    of = {"output": of_output, trial.plain("input 0"): 1 / by}
+    return replace(scaled, expected=expected, inputs=[x * by], state=(names, state),
+                   grad_output=None if scaled.grad_output is None else scaled.grad_output / by,
+                   factors={n: f * of.get(n, 1.0) for n, f in scaled.factors.items()})
+
+
+def _up_or_down(count: int, generator: torch.Generator) -> torch.Tensor:
+    """Half of them up, half down; a single one goes either way."""
+    how = {"generator": generator, "device": generator.device}
+    first = int(torch.randint(2, (), **how))
+    return 2.0 ** (UP * (1 - 2.0 * ((torch.randperm(count, **how) + first) % 2)))
+
+
 def _by_channel(layer: ConvTranspose, generator: torch.Generator
                 ) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor]:
     """Factors of the input, of weight and bias, and of the output."""
-    def drawn(count: int) -> torch.Tensor:  # half of them up, half down
-        return 2.0 ** (UP * (1 - 2.0 * ((torch.randperm(count, **how) + first) % 2)))
-
-    how = {"generator": generator, "device": generator.device}
-    first = int(torch.randint(2, (), **how))  # so that one channel alone goes either way
     ones, per_group = (1,) * layer.dims, layer.out_channels // layer.groups
-    x, y = drawn(layer.in_channels), drawn(layer.out_channels)
+    x, y = (_up_or_down(count, generator) for count in (layer.in_channels, layer.out_channels))
     weight = y.view(layer.groups, per_group).repeat_interleave(layer.in_channels // layer.groups, dim=0) / x.view(-1, 1)
     return (x.view(1, -1, *ones), {"weight": weight.view(layer.in_channels, per_group, *ones), "bias": y},
             y.view(1, -1, *ones))
