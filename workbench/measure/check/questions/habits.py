@@ -3,10 +3,10 @@ module. The truth is known from the plain call; only for .eval() and for other p
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -44,6 +44,7 @@ _SAME_BUFFER = 1e-2   # relative L2 tolerance; the accuracy is tested by other q
 _SEED_OF_NEW = 45  # the state replaces what it draws
 _MOST_NAMES = 4   # tensors whose gradient alone is wanted
 _LARGE = 1 << 20  # values of all inputs
+_OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views")   # a wrong result is compared with the reference's
 
 
 class _Not(Exception):
@@ -56,9 +57,9 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
     few = with_batch(case, 2, "batch 2")
     large = sum(torch.Size(s).numel() for s in case.shapes) > _LARGE and few.shapes < case.shapes
     try:
-        first, second, other = _answers(trial, few if large else case, gradients)
+        first, second, other = magnitudes.answers(trial, few if large else case, gradients)
     except NotForReference:
-        first, second, other = _answers(trial, case, gradients)
+        first, second, other = magnitudes.answers(trial, case, gradients)
     if first.problem() or second.problem():
         for key in KEYS:
             yield Question(key, ASKED[key], Answer.SKIPPED, "Not asked: this case is already wrong at a small size.")
@@ -73,17 +74,6 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
             yield from found
 
 
-def _answers(trial: TrialRun, case: Case, gradients: bool) -> tuple[Outcome, Outcome, Outcome]:
-    """Two right answers for the case, and one for another batch if the reference accepts it."""
-    first = trial.run(case, gradients=gradients)
-    second = trial.run(case, gradients=gradients, state=first.state)
-    batch = case.shapes[0][0] if case.shapes and case.shapes[0] else 0
-    with contextlib.suppress(NotForReference):
-        other = trial.run(with_batch(case, batch + 1, f"batch {batch + 1}"), gradients=gradients, state=first.state)
-        return first, second, second if other.problem() else other
-    return first, second, second
-
-
 class _Habits:
     """`first`, `second`, `other`: right answers of one state for other values, the last one for another batch."""
 
@@ -91,6 +81,9 @@ class _Habits:
         self.trial, self.first, self.second, self.other = trial, first, second, other
         self.state = first.state if trial.loads_state else None
         self.right_without = True   # without gradients; an error there shows in every mode, and is reported once
+        self._near = cache(partial(magnitudes.near, trial, first))
+        self._collected: dict[tuple[str, int], dict[str, torch.Tensor]] | None = None  # while the reference is asked
+        self._again: Callable[[], object] = lambda: None   # the question, if the reference can be asked it as well
 
     def no_grad(self) -> list[Question]:
         def wrong() -> str | tuple[str, Status]:
@@ -144,7 +137,7 @@ class _Habits:
         more = "; the backward of both is right, too" if names else ""
 
         def wrong() -> str:
-            near = magnitudes.near(self.trial, self.first)
+            near = self._near()
             if near and (problem := near.problem()):
                 return f"For inputs that differ little from earlier ones: {problem.seen}"
             others = [one for one in (self.second, None if self.other is self.second else self.other, near) if one]
@@ -431,23 +424,17 @@ class _Habits:
     def _many_calls(self) -> str:
         """Of many calls, each of whose outputs is changed. And a reference may return its own input, too."""
         places = ("The output of one of many calls", "The output, after the input was overwritten")
-        try:
+        with suppress(Raised):   # an input that cannot be overwritten
             _, results = self._asked(Aliases, [self.first])
-            if len(results) != 2:
-                return _OTHER_COUNT
-            said = [self._compared([(words, self.first, {"output": one})]) for words, one in zip(places, results, strict=True)]
-            if any(said):
-                _, theirs = self.trial.reference.ask(partial(Aliases, inputs=len(self.first.inputs)), self.trial.how(
-                    self.first.case), self.first.inputs, self.first.state)
-                said = ["" if self._wrong(self.first, {"output": t}) else s for s, t in zip(said, theirs, strict=True)]
-        except Raised:   # an input that cannot be overwritten
-            return ""
-        return said[0] or said[1]
+            return _OTHER_COUNT if len(results) != 2 else self._compared([
+                (words, self.first, {"output": one}) for words, one in zip(places, results, strict=True)])
+        return ""
 
     # -- the pieces ---------------------------------------------------------------------------------------------
 
     def _question(self, key: str, wrong: Callable[[], str | tuple[str, Status]], yes: str) -> Question:
         """`wrong` says what is wrong, and the status if that is not MISMATCH."""
+        self._again = wrong if key in _OF_BOTH else lambda: None
         try:
             told = wrong()
             said, status = told if isinstance(told, tuple) else (told, Status.MISMATCH)
@@ -478,7 +465,9 @@ class _Habits:
         if gradients:
             tensors += [one.grad_output for one in outcomes]
         request = partial(kind, inputs=len(self.first.inputs), sets=len(outcomes), gradients=tuple(gradients))
-        return self.trial.candidate.ask(request, self.trial.how(self.first.case), tensors, self.state)
+        of_file = self._collected is None
+        party, state = (self.trial.candidate, self.state) if of_file else (self.trial.reference, self.first.state)
+        return party.ask(request, self.trial.how(self.first.case), tensors, state)
 
     def _lost(self, there: list[str], outcome: Outcome, wanted: list[str] | None = None) -> str:
         """Gradients that the reference has and that are missing."""
@@ -487,14 +476,23 @@ class _Habits:
 
     def _compared(self, those: Sequence[tuple[str, Outcome, dict[str, torch.Tensor]]]) -> str:
         """The first of these that is wrong, in words."""
-        for words, outcome, got in those:
-            if said := self._wrong(outcome, {n if n == "output" else self.trial.plain(n): self.trial.tangent(n, v)
-                                             for n, v in got.items()}):
-                return f"{words}: {said}"
+        for words, outcome, there in those:
+            got = {n if n == "output" else self.trial.plain(n): self.trial.tangent(n, v) for n, v in there.items()}
+            if self._collected is not None:
+                self._collected[words, id(outcome)] = got
+            elif said := self._wrong(outcome, got):
+                theirs = self._of_reference().get((words, id(outcome)))
+                if theirs is None or (said := magnitudes.wrong_beside(self.trial, outcome, got, theirs, said)):
+                    return f"{words}: {said}"
         return ""
 
+    def _of_reference(self) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
+        """What the reference returns in its own precision if it gets the same calls."""
+        found = self._collected = dict[tuple[str, int], dict[str, torch.Tensor]]()
+        with suppress(Raised, Ended, _Not):
+            self._again()
+        self._collected = None
+        return found
+
     def _wrong(self, outcome: Outcome, got: dict[str, torch.Tensor]) -> str:
-        case = replace(outcome.case, long=True)   # gradients: these questions do not test the accuracy
-        about = replace(outcome, case=case, problems=[], got=got, errors=dict(outcome.errors))
-        self.trial.compare(about)
-        return about.problems[0].seen if about.problems else ""
+        return "" if self._collected is not None else magnitudes.wrong(self.trial, outcome, got)

@@ -114,6 +114,17 @@ def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Questi
     return Question(_OTHER_KEY, _OTHER, Answer.PASSED, f"Yes: with values {' and '.join(right)}.")
 
 
+def answers(trial: TrialRun, case: cases.Case, gradients: bool) -> tuple[Outcome, Outcome, Outcome]:
+    """Two right answers for the case, and one for another batch if the reference accepts it."""
+    first = trial.run(case, gradients=gradients)
+    second = trial.run(case, gradients=gradients, state=first.state)
+    batch = case.shapes[0][0] if case.shapes and case.shapes[0] else 0
+    with contextlib.suppress(NotForReference):
+        other = trial.run(cases.with_batch(case, batch + 1, f"batch {batch + 1}"), gradients=gradients, state=first.state)
+        return first, second, second if other.problem() else other
+    return first, second, second
+
+
 def near(trial: TrialRun, first: Outcome) -> Outcome | None:
     """Of nearly the same inputs, where these may be multiplied."""
     if trial.drawn is None or not any(trial.drawn.structures):
@@ -121,6 +132,29 @@ def near(trial: TrialRun, first: Outcome) -> Outcome | None:
             return trial.run(replace(first.case, integers=False), state=first.state, gradients=first.grad_output is not None,
                              values=cases.nearly(first.inputs, trial.generator))
     return None
+
+
+def wrong(trial: TrialRun, outcome: Outcome, got: dict[str, torch.Tensor]) -> str:
+    """What is wrong with these results of unusual calls, in words. Their accuracy is the business of other questions."""
+    about = replace(outcome, case=replace(outcome.case, long=True), problems=[], got=got, errors=dict(outcome.errors))
+    trial.compare(about)
+    return about.problems[0].seen if about.problems else ""
+
+
+def wrong_beside(trial: TrialRun, outcome: Outcome, got: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], said: str
+                 ) -> str:
+    """The same, if the reference returned `theirs` for the same calls in its own precision. `said`: what is wrong beside the
+    plain call. Rounding is another one in another call, and so is the reference's own error: it counts where it is larger. If
+    that error is no rounding, the reference is wrong in such calls. Then only the truth and the reference's results are right.
+    """
+    if not set(got) <= set(theirs) or any(theirs[n].shape != outcome.expected[n].shape for n in got):
+        return said
+    off, usual = ({n: distance(v[n].double(), outcome.expected[n])[0] for n in got if n in v} for v in (theirs, outcome.own))
+    if all(far <= max(_MOST_OWN, 4 * usual.get(n, 0.0)) for n, far in off.items()):
+        larger = {n: theirs[n] for n in got if off[n] > usual.get(n, 0.0)}
+        return wrong(trial, replace(outcome, own={**outcome.own, **larger}), got)
+    of_theirs = {n: theirs[n].double() for n in got}
+    return said if wrong(trial, replace(outcome, expected={**outcome.expected, **of_theirs}, own={}), got) else ""
 
 
 def may_repeat(trial: TrialRun, first: Outcome) -> bool:
