@@ -44,7 +44,7 @@ _SAME_BUFFER = 1e-2   # relative L2 tolerance; the accuracy is tested by other q
 _SEED_OF_NEW = 45  # the state replaces what it draws
 _MOST_NAMES = 4   # tensors whose gradient alone is wanted
 _LARGE = 1 << 20  # values of all inputs
-_OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views")   # a wrong result is compared with the reference's
+_OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters")   # asked of both
 
 
 class _Not(Exception):
@@ -83,6 +83,7 @@ class _Habits:
         self.right_without = True   # without gradients; an error there shows in every mode, and is reported once
         self._near = cache(partial(magnitudes.near, trial, first))
         self._collected: dict[tuple[str, int], dict[str, torch.Tensor]] | None = None  # while the reference is asked
+        self._asks = (trial.candidate, self.state)
         self._again: Callable[[], object] = lambda: None   # the question, if the reference can be asked it as well
 
     def no_grad(self) -> list[Question]:
@@ -359,11 +360,13 @@ class _Habits:
         if not self.trial.loads_state or not self.first.names or not any(n in self.first.state[0] for n in self.first.names):
             return []
 
+        new = cache(lambda: self.trial.run(
+            replace(self.first.case, integers=False), gradients=self.first.grad_output is not None,
+            state=changed_state(self.first.case, self.first.names, self.first.state, self.trial.generator)))
+
         def wrong() -> str:
             try:
-                changed = changed_state(self.first.case, self.first.names, self.first.state, self.trial.generator)
-                outcome = self.trial.run(replace(self.first.case, integers=False), state=changed,
-                                         gradients=self.first.grad_output is not None)
+                outcome = new()
             except NotForReference as error:
                 raise _Not(f"The reference does not accept other parameters: {error}") from error
             problem = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
@@ -405,7 +408,7 @@ class _Habits:
         names = outcome.names if outcome.grad_output is not None else []
         given = [*outcome.inputs, *([outcome.grad_output] if names else []), *changed.values()]
         request = partial(Stepped, inputs=len(outcome.inputs), gradients=tuple(names), parameters=tuple(changed))
-        facts, results = self.trial.candidate.ask(request, self.trial.how(outcome.case), given, self.state)
+        facts, results = self._asks[0].ask(request, self.trial.how(outcome.case), given, self._asks[1])
         there, saved = list(facts.first) if names else [], results[:len(changed)]
         results = results[len(changed):]
         unversioned, *rest = results[2 + len(there):] or [None]
@@ -425,9 +428,8 @@ class _Habits:
         """Of many calls, each of whose outputs is changed. And a reference may return its own input, too."""
         places = ("The output of one of many calls", "The output, after the input was overwritten")
         with suppress(Raised):   # an input that cannot be overwritten
-            _, results = self._asked(Aliases, [self.first])
-            return _OTHER_COUNT if len(results) != 2 else self._compared([
-                (words, self.first, {"output": one}) for words, one in zip(places, results, strict=True)])
+            found = [{"output": one} for one in self._asked(Aliases, [self.first])[1]]
+            return self._compared(list(zip(places, 2 * [self.first], found, strict=True))) if len(found) == 2 else _OTHER_COUNT
         return ""
 
     # -- the pieces ---------------------------------------------------------------------------------------------
@@ -465,8 +467,7 @@ class _Habits:
         if gradients:
             tensors += [one.grad_output for one in outcomes]
         request = partial(kind, inputs=len(self.first.inputs), sets=len(outcomes), gradients=tuple(gradients))
-        of_file = self._collected is None
-        party, state = (self.trial.candidate, self.state) if of_file else (self.trial.reference, self.first.state)
+        party, state = self._asks
         return party.ask(request, self.trial.how(self.first.case), tensors, state)
 
     def _lost(self, there: list[str], outcome: Outcome, wanted: list[str] | None = None) -> str:
@@ -489,9 +490,10 @@ class _Habits:
     def _of_reference(self) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
         """What the reference returns in its own precision if it gets the same calls."""
         found = self._collected = dict[tuple[str, int], dict[str, torch.Tensor]]()
+        of_file, self._asks = self._asks, (self.trial.reference, self.first.state)
         with suppress(Raised, Ended, _Not):
             self._again()
-        self._collected = None
+        self._collected, self._asks = None, of_file
         return found
 
     def _wrong(self, outcome: Outcome, got: dict[str, torch.Tensor]) -> str:
