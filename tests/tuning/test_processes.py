@@ -27,6 +27,7 @@ from workbench.core.template import Rendered, render
 from workbench.core.trial import Status, Trial
 from workbench.core.trial_parts import Environment, KernelNumbers
 from workbench.core.variants import find
+from workbench.drive.machine.daemon_threads import Shared
 from workbench.drive.machine.device_lock import DeviceLock
 from workbench.drive.running.execution import Execution
 from workbench.drive.running.request import Row, Run, RunRequest
@@ -369,7 +370,10 @@ def test_a_busy_gpu_and_one_of_another_kind_are_left_out(tmp_path: Path) -> None
     busy = DeviceLock("cuda:0")
     assert busy.acquire(cancelled=Event(), waiting=print)
     with ExitStack() as locks:
-        assert execution._held(locks) and execution.places == ["cuda:1", "cuda:3"]
+        assert execution._held(locks) and execution.places == ["cuda:1", "cuda:2", "cuda:3"]
+        for place in tuple(execution.places):
+            execution._judge_on(place, Shared(iter(())))
+        assert execution.places == ["cuda:1", "cuda:3"]
         assert execution.name == "cuda:1" and run.device.index == 1
         other = Execution(run, execution.session, Gpus(), places, resume=False)
         Timer(0.3, busy.release).start()

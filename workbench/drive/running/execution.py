@@ -183,11 +183,10 @@ class Execution:
         return "done", f"{judged} candidates judged"
 
     def _held(self, locks: contextlib.ExitStack) -> bool:
-        """Hold all devices that are free, work, and are of the same kind as the first one. If none is free, wait for the first
-        one."""
+        """Hold all devices that are free. The first one works and is of the wanted kind. If there is none, wait for one."""
         at_once = threading.Event()
         at_once.set()
-        there = []
+        there: list[str] = []
         for place in self.places:
             of, lock = device_of(place), None
             if place == of:
@@ -196,7 +195,7 @@ class Execution:
                 continue
             if lock and not lock.acquire(cancelled=at_once, waiting=lambda holder: None):
                 continue
-            if self._of_the_kind(place):
+            if there or self._of_the_kind(place):   # the kind of the others is asked later, so that the first one begins
                 there.append(place)
                 if lock:
                     locks.callback(lock.release)
@@ -213,6 +212,7 @@ class Execution:
         return True
 
     def _of_the_kind(self, place: str) -> bool:
+        """Whether it works and is like the first device. Its process takes seconds to start, and the others judge meanwhile."""
         if place == self.name:
             return True
         try:
@@ -233,6 +233,10 @@ class Execution:
 
     def _judge_on(self, place: str, ready: Shared[_Ready]) -> None:
         try:
+            if not self._of_the_kind(place):
+                with self._losing:
+                    self.places.remove(place)
+                return
             while not self.run.cancelled.is_set() and (item := ready.take()) is not None:
                 if self._judge(place, *item):
                     ready.done()

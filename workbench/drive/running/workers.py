@@ -65,6 +65,8 @@ class Workers:
         that torch does not see, or if torch is not installed, and `WorkerCancelled` if `stop` is set first.
         """
         require_torch()
+        if name in self._described:   # at once, also while another place is asked
+            return self._described[name]
         if not taken(self._asking, stop):  # a worker takes one call at a time, and both `warm` and a starting run ask it
             raise WorkerCancelled("The worker was stopped.")
         try:
