@@ -19,7 +19,7 @@ from .cells import Cell, cells_of
 
 MOST_BYTES = 5_000_000
 _MOST_BLOB_BYTES = 4_000_000         # limit for the blobs; the rest is for the lines of the trials
-_PASSING = ("heartbeat", "phase")   # events that are useful only during the run
+_PASSING = ("heartbeat", "phase", "tune_kept")   # useful only during the run, or only on the machine that stored a winner
 
 
 def ship(session: Session, name: str, root: Path) -> tuple[Path, int]:
