@@ -246,7 +246,8 @@ def test_a_shipped_copy_keeps_trials_and_what_the_best_were_made_of(session, tmp
     work.append(trial("kb74", "forward", "naive_gather", 5.0, "ieee", blobs={"source": slow, "samples": times}))
     for event in session.events():
         work.event(event.pop("event"), **{k: v for k, v in event.items() if k != "at"})
-    work.event("heartbeat", run_id="x")
+    for passing in ("heartbeat", "tune_kept"):
+        work.event(passing, run_id="x")
     assert cli.main(["bench", "--ship", "mine", "work"]) == 2 and "recorded-mine" in capsys.readouterr().err
     assert cli.main(["bench", "--ship", "recorded-mine", "work"]) == 0
     copy = Session.open(tmp_path / "recorded-mine.zip")

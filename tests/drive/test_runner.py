@@ -370,6 +370,14 @@ def test_any_other_unwritable_place_ends_the_run_with_a_sentence(judge: Judge, m
     assert run.rows[0].text == f"Not judged: {run.message}"
 
 
+def test_a_known_device_is_told_while_another_one_is_asked(runner: Runner) -> None:
+    """The judging of a tune asks it for each trial, while the process of another GPU starts."""
+    known, stop = runner.device("cpu"), threading.Event()
+    stop.set()
+    with runner.workers._asking:
+        assert runner.workers.device("cpu", stop=stop) is known
+
+
 def test_a_device_that_torch_does_not_see_is_a_bad_request(runner: Runner) -> None:
     with pytest.raises(BadRequest, match="^cuda:9 does not exist: torch .* choose cpu"):
         runner.device("cuda:9")

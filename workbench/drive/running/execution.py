@@ -228,7 +228,8 @@ class Execution:
                 self._judge_on(self.name, ready)
                 return
             with DaemonThreads(len(self.places)) as threads:
-                for each in [threads.submit(self._judge_on, place, ready) for place in self.places]:
+                begun = [threads.submit(self._judge_on, place, ready) for place in tuple(self.places)]  # some leave
+                for each in begun:
                     each.result()
 
     def _judge_on(self, place: str, ready: Shared[_Ready]) -> None:
