@@ -1,4 +1,5 @@
-"""Work done in float16 is told by its range: digits alone do not tell it from TF32, nor three parts of it from float32."""
+"""Precision of a file. A convolution that is right in TF32, as PyTorch's default on a GPU is, is told so on the CPU. Work done
+in float16 is told by its range: digits alone do not tell it from TF32, nor three parts of it from float32."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from workbench.core.answers import Answer, Question
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.drive.checking.attacks import modules
 from workbench.drive.checking.check import workload_reference
+from workbench.measure.check.host.tf32 import in_tf32, rounded
 from workbench.measure.check.questions import magnitudes
 
 from . import models
@@ -89,3 +92,93 @@ def test_other_types_are_not_asked(checked) -> None:
     report = checked(reference.replace("class Model(", "class ModelNew("), reference=reference)
     assert failed(report) == {} and report.question("gradient_values").answer is Answer.PASSED
     assert not [q for q in report.questions if q.key == "range"]
+
+
+SMALL = Workload(ConvTranspose(2, 4, 6, 3, stride=2, padding=1), 2, (8, 9))
+# Operands through ROUND, in forward and backward; sums in float32, then through SUM.
+FILE = """
+import torch
+from torch import nn
+from torch.nn.functional import conv_transpose2d
+
+
+def cut(v):
+    return (v.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+def nearest(v):
+    return ((v.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, layer):
+        ctx.save_for_backward(x, weight)
+        ctx.layer = layer
+        return SUM(conv_transpose2d(ROUND(x), ROUND(weight), None, *layer))
+
+    @staticmethod
+    def backward(ctx, g):
+        with torch.enable_grad():
+            x, weight = (ROUND(v.detach()).requires_grad_() for v in ctx.saved_tensors)
+            return *torch.autograd.grad(conv_transpose2d(x, weight, None, *ctx.layer), (x, weight), ROUND(g)), None
+
+
+class ModelNew(nn.ConvTranspose2d):
+    def forward(self, x):
+        layer = self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        y = Rounded.apply(x, self.weight, layer)
+        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
+"""
+
+
+def file(rounding: str, of_sums: str = "(lambda y: y)") -> str:
+    return FILE.replace("ROUND(", f"{rounding}(").replace("SUM(", f"{of_sums}(")
+
+
+@pytest.mark.parametrize(("rounding", "more", "seed"), [
+    ("nearest", False, 1), ("cut", True, 1),
+    ("cut", False, 23), ("cut", False, 30),      # at size 1 its error is larger than the tolerance of TF32
+    ("nearest", True, 19), ("nearest", True, 45)])  # a value inside its backward is near a half of TF32's last bit
+def test_right_in_tf32_is_a_warning_that_names_it(checked, rounding: str, more: bool, seed: int) -> None:
+    reference, text = workload_reference(SMALL)[0], file(rounding)
+    if more:
+        reference = reference.replace("    pass\n", "    def forward(self, x):\n        "
+                                      "return torch.tanh(super().forward(x))\n")
+        text = text.replace("return y if self.bias is None else y + self.bias.view(-1, 1, 1)",
+                            "return torch.tanh(y if self.bias is None else y + self.bias.view(-1, 1, 1))")
+    report = checked(text, reference=reference, seed=seed)
+    question = report.question("tf32")
+    assert question.answer is Answer.WARNED, report.questions
+    assert failed(report) == {}, report.questions
+    assert "It computes in TF32" in question.seen and report.question("values").answer is Answer.PASSED
+
+
+@pytest.mark.parametrize(("text", "key"), [
+    (file("(lambda v: v.bfloat16().float())"), "values"), (file("nearest", "(lambda y: y.half().float())"), "values"),
+    (file("nearest", "(lambda y: y * 1.0003)"), "values"), (file("(lambda v: v.half().float())"), "range"),
+    (file("nearest").replace("(x, weight), nearest", "(x, weight), 1.0003 * nearest"), "gradient_values"),
+    (modules()["half"], "values")],
+    ids=["bfloat16", "float16 sums", "a factor", "float16 operands", "a factor in backward", "half"])
+def test_what_tf32_does_not_explain_is_wrong(checked, text: str, key: str) -> None:
+    assert key in failed(checked(text, reference=workload_reference(SMALL)[0]))
+
+
+def test_rounding_is_that_of_tf32() -> None:
+    x = torch.tensor([1 + 2.0**-11, 1 + 3 * 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-12, 3.0], dtype=torch.float64)
+    assert torch.equal(rounded(x, "away"), torch.tensor([1 + 2.0**-10, 1 + 2.0**-9, -1 - 2.0**-10, 1, 3]).double())
+    assert torch.equal(rounded(x, "even"), torch.tensor([1, 1 + 2.0**-9, -1, 1, 3]).double())
+    assert torch.equal(rounded(x, "cut"), torch.tensor([1, 1 + 2.0**-10, -1, 1, 3]).double())
+
+
+def test_convolutions_and_their_backwards_round_their_operands() -> None:
+    module = torch.nn.ConvTranspose1d(3, 4, 3, 2).double()
+    x = torch.randn(2, 3, 7, dtype=torch.float64, requires_grad=True)
+    g = torch.randn(2, 4, 15, dtype=torch.float64)
+    with in_tf32("away"):
+        y = module(x)
+    grads = torch.autograd.grad(y, (x, module.weight, module.bias), g)
+    a, w = (rounded(v, "away").requires_grad_() for v in (x, module.weight))
+    expected = torch.nn.functional.conv_transpose1d(a, w, module.bias, 2)
+    wanted = torch.autograd.grad(expected, (a, w), rounded(g, "away"))
+    torch.testing.assert_close((y, *grads), (expected, *wanted, g.sum((0, 2))), rtol=1e-12, atol=1e-12)

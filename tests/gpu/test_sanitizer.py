@@ -24,6 +24,7 @@ from workbench.core.template import Rendered, render, symbol
 from workbench.core.variants import Variant, discover
 from workbench.drive.checking.attacks import kernels
 from workbench.drive.running.runner import Runner
+from workbench.measure.kernel.launch import ARGUMENTS, Launcher, problem_of
 
 ROOT = Path(__file__).resolve().parents[2]
 UPSAMPLING = Workload(ConvTranspose(2, 10, 18, 2, stride=2, bias=True), 2, (3, 150))  # one tap an output, two chunks a row
@@ -50,9 +51,30 @@ def runner() -> Iterator[Runner]:
 def sanitize(tool: str, jobs: list[dict], folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "jobs.json").write_text(json.dumps(jobs))
     program = find_toolchain().compute_sanitizer or shutil.which("compute-sanitizer")
-    return subprocess.run([str(program), "--tool", tool, "--error-exitcode", "9", sys.executable, "tests/gpu/sanitized.py",
+    return subprocess.run([str(program), "--tool", tool, "--error-exitcode", "9", sys.executable, "tests/gpu/test_sanitizer.py",
                            str(folder / "jobs.json")], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False,
                           env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": str(ROOT)})
+
+
+def launch_all(jobs: Path) -> None:
+    """Below compute-sanitizer: launches every library of a JSON list once on its workload. No allocator stands between the
+    kernels and cudaMalloc."""
+    for job in json.loads(jobs.read_text()):
+        workload = Workload.from_json(job["workload"])
+        launch, problem = Launcher(Path(job["library"]), job["symbol"], job["direction"]), problem_of(workload)
+        shapes = {"x": workload.input_shape, "w": workload.layer.weight_shape, "bias": (workload.layer.out_channels,),
+                  "y": workload.output_shape}
+        alias = {"input": "x", "weight": "w", "bias": "bias", "output": "y", "grad_output": "y", "grad_input": "x",
+                 "grad_weight": "w", "grad_bias": "bias"}
+        dtype = getattr(torch, workload.dtype)
+        tensors = {name: torch.ones(shapes[alias[name]], dtype=dtype, device="cuda") for name in ARGUMENTS[job["direction"]]
+                   if "bias" not in name or workload.layer.bias}
+        size = launch.workspace_bytes(problem)
+        workspace = torch.empty(size, dtype=torch.uint8, device="cuda") if size else None
+        code = launch(problem, tensors, workspace, torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+        assert code == 0, (job["symbol"], launch.error_text(code))
+    print("LAUNCHED", len(json.loads(jobs.read_text())))
 
 
 def jobs_of(runner: Runner, work: list[tuple[Rendered, Workload]]) -> list[dict]:
@@ -103,3 +125,7 @@ def test_memcheck_reports_a_seeded_read_with_its_line(runner: Runner, tmp_path: 
     done = sanitize("memcheck", jobs_of(runner, [(render(seeded), WORKLOAD)]), tmp_path)
     assert done.returncode == 9 and "Invalid __global__ read" in done.stdout, done.stdout[-2000:]
     assert "reads_past_input.cu:" in done.stdout
+
+
+if __name__ == "__main__":
+    launch_all(Path(sys.argv[1]))

@@ -1,5 +1,6 @@
-"""What the awkward layers do not reach in persistent_wgmma and persistent_packed: items split along K, rings that are filled
-again, residues side by side in one product, phases packed into units, rows that begin anywhere, and channels_last."""
+"""What the awkward layers do not reach in persistent_wgmma and the variants that share its items: items split along K,
+rings that are filled again, residues side by side in one product, phases packed into units, rows that begin anywhere, and
+channels_last."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ LAYERS = [
 ]
 LAST = {"CHANNELS_LAST": 1, "COLUMNS": 64}
 CONFIGS = ({}, {"ROWS": 128, "COLUMNS": 32, "UNITS": 4}, LAST)
-NAMES = ("persistent_wgmma", "persistent_packed", "channels_last_wgmma")
+NAMES = ("persistent_wgmma", "persistent_packed", "channels_last_wgmma", "register_wgmma")
 DTYPES = ("float32", "bfloat16")
 
 
@@ -56,6 +57,12 @@ def tried(name: str, config: dict, dtype: str) -> bool:
     return not config or (name, dtype) == ("persistent_wgmma", "float32")
 
 
+def later(rule: tuple[str, str, dict, str]) -> bool:
+    """Whether only `make test-long` runs the rule. register_wgmma has one precision in each direction in `make test`."""
+    return rule[2] == CONFIGS[1] or (rule[0], rule[1] == "forward", rule[3]) in (
+        ("register_wgmma", True, "float32"), ("register_wgmma", False, "bfloat16"))
+
+
 RULES = [(n, d, c, t) for n in NAMES for d in ("forward", "grad_input") for c in CONFIGS for t in DTYPES if tried(n, c, t)]
 
 
@@ -68,7 +75,7 @@ def shared(rule: tuple[str, str, dict, str], rest: bool) -> list[tuple[Candidate
 
 
 @pytest.fixture(scope="module", params=[
-    pytest.param((rule, rest), id=f"{rule}{'-rest' * rest}", marks=[pytest.mark.long] * (rest or rule[2] == CONFIGS[1]))
+    pytest.param((rule, rest), id=f"{rule}{'-rest' * rest}", marks=[pytest.mark.long] * (rest or later(rule)))
     for rule in RULES for rest in (False, True)])
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Library, list]:
     made = shared(*request.param)
@@ -79,7 +86,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_each_layer_is_among_them(dtype: str) -> None:
     """Of what `make test` builds, in one direction or the other."""
-    mine = [rule for rule in RULES if rule[3] == dtype and rule[2] != CONFIGS[1]]
+    mine = [rule for rule in RULES if rule[3] == dtype and not later(rule)]
     there = {its.layer for rule in mine for _, its in shared(rule, rest=False)}
     assert there == {its.layer for rule in mine for _, its in candidates(*rule)}
     assert len(there) == (len(LAYERS) if dtype == "float32" else 8)
@@ -93,20 +100,22 @@ def test_every_element_is_right(built: tuple[Library, list]) -> None:
         assert outcome.status == "OK", f"{label(its)}: {outcome.status} {outcome.text}"
 
 
-@pytest.mark.parametrize(("direction", "old", "new"), [
-    ("forward", "item.part == 0, sum", "true, sum"),                    # the bias is added once
+@pytest.mark.parametrize(("name", "direction", "old", "new"), [
+    ("persistent_wgmma", "forward", "item.part == 0, sum", "true, sum"),     # the bias is added once
+    ("register_wgmma", "grad_input", "fragment_wait<1>();", ""),             # products still read the fragment
     *(pytest.param(*slip, marks=pytest.mark.long) for slip in (
-        ("forward", "item.number - a.unsplit, item.part,", "item.number - a.unsplit, 0,"),
-        ("grad_input", "first = a.splits.quotient(stages * part)", "first = 0"))),
+        ("persistent_wgmma", "forward", "item.number - a.unsplit, item.part,", "item.number - a.unsplit, 0,"),
+        ("persistent_wgmma", "grad_input", "first = a.splits.quotient(stages * part)", "first = 0"),
+        ("register_wgmma", "forward", "constexpr (P::crosses(OFFSET))", "constexpr (false)"))),  # a neighbouring row is met
 ])
-def test_a_broken_part_is_noticed(direction: str, old: str, new: str, tmp_path: Path) -> None:
+def test_a_broken_part_is_noticed(name: str, direction: str, old: str, new: str, tmp_path: Path) -> None:
     root = tmp_path / "templates"
     shutil.copytree(TEMPLATES, root)
-    files = [f for f in (*(root / "families" / "persistent_wgmma").glob("*.cuh"),
-                         root / "forward_and_grad_input" / "persistent_wgmma.cu") if old in f.read_text(encoding="utf-8")]
+    files = [f for f in (*(root / "families" / name).glob("*.cuh"), root / "forward_and_grad_input" / f"{name}.cu")
+             if old in f.read_text(encoding="utf-8")]
     assert len(files) == 1, f"{old!r} is not in one file: name another line to change"
     files[0].write_text(files[0].read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-    made = [(one, its) for one, its in candidates("persistent_wgmma", direction, {}, "float32", root)
-            if its.layer == LONG[direction].layer]
+    made = [(one, its) for one, its in candidates(name, direction, {}, "float32", root)
+            if its.layer in (LONG[direction].layer, LAYERS[2].layer)]
     library = build_emulated([one for one, _ in made], tmp_path / "build")
     assert [run(library, one, its).status for one, its in made] != ["OK"]
