@@ -16,7 +16,8 @@ milliseconds a proposal.
     within 3 % of the best after 10 % of the trials           in at least 9 of 10 seeds
     the first 16 configs of the shipped ranking               at least one within 4 % of the best
 
-The ranking is that of a tune on a machine that has tuned nothing. It may hold configs that were found in this very session.
+The ranking is that of a tune on a machine that has tuned nothing. It may hold configs that were found in this very session. So
+the second figure is also printed for a list of best known configs from which this session, or the whole layer, is left out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from math import ceil
@@ -35,6 +37,8 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from workbench.core import best_known  # noqa: E402
+from workbench.core.best_known import BestKnown, without_bias  # noqa: E402
 from workbench.core.errors import BadRequest  # noqa: E402
 from workbench.core.replies import Device  # noqa: E402
 from workbench.drive.replaying.recorded_space import RecordedSpace, missing, spaces_of  # noqa: E402
@@ -94,27 +98,46 @@ def own(spaces: list[RecordedSpace], *, jobs: int = 1) -> int:
             near = int((done.outcome.best[:, -1] <= OWN_NEAR * space.best_ms).sum())
             print(f"  {words}: within {100 * (OWN_NEAR - 1):.0f} % of the best after {trials} trials in {near} of {OWN_SEEDS} "
                   "seeds   at least 9")
-        times = [float(space.ms[i]) for i in order[:TOP] if space.ms[i] == space.ms[i]]
-        off = f"{100 * (min(times) / space.best_ms - 1):.1f} % above the best" if times else "not timed"
-        print(f"  the fastest of the first {min(TOP, len(order))} of the ranking: {off}   at most {100 * (TOP_NEAR - 1):.0f} %")
+        print(f"  the fastest of the first {min(TOP, len(order))} of the ranking: {_off(space, order)}   at most "
+              f"{100 * (TOP_NEAR - 1):.0f} %")
+        for words, own_ in (("from this session", _of_session), ("of this layer", _of_layer)):
+            print(f"  the same without what is known {words}: {_off(space, ranking(space, without=own_))}")
         for sentence in missing(space):
             print(f"  not exhaustive: {sentence}")
     return 0
 
 
-def ranking(space: RecordedSpace) -> tuple[int, ...]:
+def _off(space: RecordedSpace, order: tuple[int, ...]) -> str:
+    times = [float(space.ms[i]) for i in order[:TOP] if space.ms[i] == space.ms[i]]
+    return f"{100 * (min(times) / space.best_ms - 1):.1f} % above the best" if times else "not timed"
+
+
+def ranking(space: RecordedSpace, without: Callable[[BestKnown, RecordedSpace], bool] | None = None) -> tuple[int, ...]:
     """The points of the space in the order in which a tune begins on a machine that has tuned nothing: the best known configs
-    of the cell, those of similar layers, the defaults."""
+    of the cell, those of similar layers, the defaults. Shipped configs for which `without` is true are left out."""
     one = space.trials[0]
     device = Device(one.device.kind, one.device.index, one.device.name, one.device.arch, one.device.sm, one.device.key, 0, 0,
                     "", "", 0, "", 0)
     there = {key_of_trial(trial): i for i, trial in enumerate(space.trials)}
+    entries, slower = ([e for e in listed if not (without and without(e, space))]
+                       for listed in (best_known.load(), best_known.slower()))
     with tempfile.TemporaryDirectory() as folder, patch.dict(
             os.environ, {"KERNEL_WORKBENCH_STORE": str(Path(folder, "tuned.json"))}):
-        searched = TuneSpace(one.workload, one.direction, class_for(one.workload, one.direction, device.arch), device,
-                             variants=tuple({trial.name for trial in space.trials}))
-        order = searched.points(store.near(searched, device)).order
+        known = Path(folder, "known.json")
+        best_known.save(entries, known, slower)
+        with patch.object(best_known, "FILE", known):
+            searched = TuneSpace(one.workload, one.direction, class_for(one.workload, one.direction, device.arch), device,
+                                 variants=tuple({trial.name for trial in space.trials}))
+            order = searched.points(store.near(searched, device)).order
     return tuple(there[searched.keys[i]] for i in order if searched.keys[i] in there)
+
+
+def _of_session(entry: BestKnown, space: RecordedSpace) -> bool:
+    return entry.session == space.session
+
+
+def _of_layer(entry: BestKnown, space: RecordedSpace) -> bool:
+    return without_bias(entry.layer) == without_bias(str(space.trials[0].workload.layer))
 
 
 def _spaces(folder: Path) -> list[RecordedSpace]:

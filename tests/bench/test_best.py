@@ -12,7 +12,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.shared import require, ticked
-from workbench.core.best_known import DERIVED, BestKnown, best_config, load, save
+from workbench.core.best_known import DERIVED, BestKnown, best_config, load, save, slower
 from workbench.core.candidate import Candidate
 from workbench.core.errors import BadRequest
 from workbench.core.layer import BACKWARD, ConvTranspose, Workload
@@ -20,7 +20,7 @@ from workbench.core.presets import preset
 from workbench.core.trial import Status, Trial
 from workbench.core.trial_parts import Detail, KernelNumbers
 from workbench.core.variants import TEMPLATES, find
-from workbench.drive.bench.best import Nvcc, derive, write_best
+from workbench.drive.bench.best import Nvcc, derive, slower_of, write_best
 from workbench.drive.bench.cells import holds_bench
 from workbench.drive.bench.defaults import default_configs, default_configs_table, default_precision
 from workbench.drive.exporting.best_recipe import best_known, best_recipe, cautions, origin
@@ -74,6 +74,28 @@ def test_the_best_config_of_each_variant_worth_knowing(tmp_path, nvcc):
     assert (best.session, best.gpu, best.note) == ("recorded-h200", "NVIDIA H200", "")
     exact = next(e for e in found if e.precision_class == "ieee" and e.ms == 0.8)
     assert (exact.baseline, exact.baseline_ms) == ("eager, TF32 off", 4.0)
+
+
+def test_the_best_config_of_a_slower_variant_is_listed_apart(tmp_path, known):
+    """naive_gather has one config in each direction, so nothing was chosen there. With others in forward the fastest of them is
+    kept, beside the entries. A session of another cell leaves it there."""
+    def one(block: int, ms: float) -> Trial:
+        return trial("kb74", "forward", "naive_gather", ms, "ieee", config={"BLOCK": block})
+
+    assert slower(known) == [] and "slower" not in known.read_text()
+    entries = load(known)
+    bench = bench_of_kb74(tmp_path / "again")
+    by_default = recorded(tmp_path, [one(128, 8.0)], name="recorded-default", layers=("kb74",))
+    assert slower_of([bench, by_default], entries) == [], "a tune tries the default anyway"
+    chosen = recorded(tmp_path, [one(256, 7.0)], name="recorded-chosen", layers=("kb74",))
+    write_best([bench, by_default, chosen], known)
+    [kept] = slower(known)
+    assert (kept.variant, kept.config, kept.ms, kept.session, kept.precision_class) == (
+        "naive_gather", {"BLOCK": 256}, 7.0, "recorded-chosen", "ieee")
+    assert load(known) == entries
+    write_best([recorded(tmp_path, [trial("kb64", "forward", "naive_gather", 1.0, "ieee", config={"BLOCK": 64})],
+                         name="recorded-other", layers=("kb64",))], known)
+    assert slower(known) == [kept] and len(load(known)) > len(entries)
 
 
 def test_layers_of_the_models_in_other_dtypes_and_memory_formats_are_cells_of_their_own(tmp_path, nvcc):

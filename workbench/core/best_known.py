@@ -3,6 +3,9 @@
 The data file beside this module is written by `python -m workbench bench --write-best` from recorded sessions, one
 entry a line. For sm_80, which was not measured, it is the best measured entry that can run there, and its note says so.
 `derived_best` gives an entry for every GPU.
+
+The file also holds *slower* ones: the best config of a variant in a cell whose best known variants are much faster. Nothing is
+exported from them. A tune begins with them on similar layers.
 """
 
 from __future__ import annotations
@@ -182,12 +185,17 @@ def load(file: Path | None = None) -> list[BestKnown]:
     return list(_load(path, path.stat().st_mtime_ns)) if path.is_file() else []
 
 
-def save(entries: Iterable[BestKnown], file: Path) -> None:
+def slower(file: Path | None = None) -> list[BestKnown]:
+    """The best configs of variants that are much slower than the best variant of their cell (default: the shipped ones)."""
+    path = file or FILE
+    return list(_slower(path, path.stat().st_mtime_ns)) if path.is_file() else []
+
+
+def save(entries: Iterable[BestKnown], file: Path, slower: Iterable[BestKnown] = ()) -> None:
     """Write the data file, one entry a line, in a fixed order."""
-    ordered = sorted(entries, key=lambda e: (e.key[0], _number_first(e.layer), *e.key[2:], e.ms or inf))
-    lines = ",\n".join(json.dumps(e.to_json(), sort_keys=True) for e in ordered)
+    beside = f', "slower": [\n{text}\n]' if (text := _lines(slower)) else ""
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    part.write_text(f'{{"schema": "{SCHEMA}", "entries": [\n{lines}\n]}}\n', encoding="utf-8")
+    part.write_text(f'{{"schema": "{SCHEMA}", "entries": [\n{_lines(entries)}\n]{beside}}}\n', encoding="utf-8")
     part.replace(file)
 
 
@@ -217,8 +225,23 @@ def _gpu_names(_path: str, _visible: str | None) -> frozenset[str]:
     return frozenset(gpu.name for gpu in gpus())
 
 
+def _lines(entries: Iterable[BestKnown]) -> str:
+    ordered = sorted(entries, key=lambda e: (e.key[0], _number_first(e.layer), *e.key[2:], e.ms or inf))
+    return ",\n".join(json.dumps(e.to_json(), sort_keys=True) for e in ordered)
+
+
 @lru_cache(maxsize=8)
 def _load(path: Path, _stamp: int) -> tuple[BestKnown, ...]:
+    return _part(path, "entries")
+
+
+@lru_cache(maxsize=8)
+def _slower(path: Path, _stamp: int) -> tuple[BestKnown, ...]:
+    return _part(path, "slower")
+
+
+def _part(path: Path, name: str) -> tuple[BestKnown, ...]:
+    """The entries under one key of the file. Every file has `entries`; one without slower ones has no other key."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -228,9 +251,10 @@ def _load(path: Path, _stamp: int) -> tuple[BestKnown, ...]:
         data = data if isinstance(data, dict) else {}
         raise BadRequest(f"{path.name} has the schema {data.get('schema')!r}, this version reads {SCHEMA}; write it "
                          f"again with 'python -m workbench bench --write-best {path.name}'.")
-    if why := misfit(tuple[BestKnown, ...])(data.get("entries"), "entries"):
+    listed: Any = data.get(name, None if name == "entries" else [])
+    if why := misfit(tuple[BestKnown, ...])(listed, name):
         raise BadRequest(f"{path} cannot be read: {why}.")
-    return tuple(BestKnown.from_json(e) for e in data["entries"])
+    return tuple(BestKnown.from_json(e) for e in listed)
 
 
 def _positions(measured: BestKnown | Workload) -> int:

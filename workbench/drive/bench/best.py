@@ -1,6 +1,6 @@
 """Makes the entries of core/best_known.json from recorded sessions: for every cell the fast variants, each with its best
 config. A measured config is ranked by its time. sm_80 was not measured: its entry is the fastest candidate of a newer GPU that
-can run there and that nvcc compiles for sm_80 without spills."""
+can run there and that nvcc compiles for sm_80 without spills. The best configs of slower variants are listed apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from ...core.best_known import DERIVED, BestKnown, load, save
+from ...core import best_known
+from ...core.best_known import DERIVED, BestKnown, class_of, load, save
 from ...core.candidate import Candidate, why_not
 from ...core.env import find_toolchain, nvcc_problem
 from ...core.errors import BadRequest, RenderError
@@ -21,6 +22,7 @@ from ...core.presets import parse_preset
 from ...core.template import render
 from ...core.trial import Trial
 from ...core.trial_parts import KernelNumbers
+from ...core.variants import find
 from ..reporting import report
 from ..running.builds import BuildPool
 from ..sessions.recorded import candidate_of
@@ -75,6 +77,7 @@ def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
         if nvcc.problem:
             raise BadRequest(f"A config for {', '.join(DERIVED_ARCHS)} needs nvcc. {nvcc.problem}")
         found = derive(sessions, nvcc)
+    apart = slower_of(sessions, found)
     if not found:
         names = ", ".join(s.name for s in sessions) or "no session"
         raise BadRequest(f"There is no GPU time of a right candidate in {names}, so the best config is not known; run "
@@ -84,14 +87,46 @@ def write_best(sessions: Sequence[Session], file: Path) -> list[BestKnown]:
     kept_measured = {e.key for e in before if not e.derived} - measured
     new = [e for e in found if not (e.derived and e.key in kept_measured)]
     keys = {e.key for e in new}
-    save([*new, *(e for e in before if e.key not in keys)], file)
+    seen = {(*e.key, e.variant, e.precision) for e in apart}
+    save([*new, *(e for e in before if e.key not in keys)], file,
+         [*apart, *(e for e in best_known.slower(file) if (*e.key, e.variant, e.precision) not in seen)])
     return new
+
+
+def slower_of(sessions: Iterable[Session], entries: Iterable[BestKnown]) -> list[BestKnown]:
+    """For each cell the best config of each variant that has no entry there, because it is much slower than the best one. The
+    config must be faster than another one of the variant in that cell. It must not be the default, which a tune tries anyway.
+    """
+    listed = {(e.arch, e.layer, e.direction, e.dtype, e.memory_format, e.variant, e.precision) for e in entries}
+    found = []
+    for (arch, _, direction, dtype, memory_format), trials in _cells(list(sessions))[0].items():
+        of_variant: dict[tuple[str, str], list[tuple[Trial, Session]]] = {}
+        for trial, session in sorted(trials, key=lambda pair: pair[0].kernel_median_ms):
+            of_variant.setdefault((trial.name, trial.precision), []).append((trial, session))
+        for (name, precision), there in of_variant.items():
+            best, session = there[0]
+            known = (arch, str(best.workload.layer), direction, dtype, memory_format, name, precision) in listed
+            if not known and _was_chosen([trial for trial, _ in there]):
+                found.append(replace(_entry(best, session, Baselines([]), class_of(precision), ""), rel_l2=None))
+    return found
 
 
 def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
     """The entries of all sessions. They come from right candidates that were timed on a GPU, with the largest tensors on which
     their preset or layer was run. For GPUs that were not measured, only candidates without spills count."""
-    sessions = list(sessions)
+    cells, baselines = _cells(list(sessions))
+    entries: list[BestKnown] = []
+    for trials in cells.values():
+        for precision_class, admitted in CLASSES.items():
+            entries += _of_cell([(t, s) for t, s in trials if t.precision in admitted], baselines, precision_class)
+    there = {e.key for e in entries}
+    for arch in DERIVED_ARCHS:
+        entries += [e for e in _derived(cells, baselines, arch, nvcc) if e.key not in there]
+    return entries
+
+
+def _cells(sessions: list[Session]) -> tuple[dict[_Key, list[tuple[Trial, Session]]], Baselines]:
+    """The right candidates of each cell, timed on a GPU with its largest tensors; and PyTorch's trials."""
     cells: dict[_Key, list[tuple[Trial, Session]]] = {}
     baselines = Baselines(defaults_of(sessions))
     for session in sessions:
@@ -105,17 +140,20 @@ def derive(sessions: Iterable[Session], nvcc: Nvcc) -> list[BestKnown]:
                 named = parse_preset(work.preset)[0].name if work.preset else str(work.layer)
                 key = (trial.device.arch, named, trial.direction, work.dtype, work.memory_format)
                 cells.setdefault(key, []).append((trial, session))
-    entries: list[BestKnown] = []
     for key, trials in cells.items():
         largest = max(_elements(t) for t, _ in trials)
         cells[key] = [(t, s) for t, s in trials if _elements(t) == largest]
-        for precision_class, admitted in CLASSES.items():
-            fit = [(t, s) for t, s in cells[key] if t.precision in admitted]
-            entries += _of_cell(fit, baselines, precision_class)
-    there = {e.key for e in entries}
-    for arch in DERIVED_ARCHS:
-        entries += [e for e in _derived(cells, baselines, arch, nvcc) if e.key not in there]
-    return entries
+    return cells, baselines
+
+
+def _was_chosen(trials: list[Trial]) -> bool:
+    """Whether the first of one variant's trials, sorted by time, is more than its default or the only config that was tried."""
+    first = trials[0]
+    try:
+        default = find(first.name, first.direction).default_for(first.workload.memory_format)
+    except BadRequest:
+        return False
+    return {**default, **first.tunables} != default and any(t.tunables != first.tunables for t in trials)
 
 
 def _of_cell(trials: list[tuple[Trial, Session]], baselines: Baselines, precision_class: str, *,

@@ -98,7 +98,8 @@ class RecordedSpace:
     configs: tuple[dict[str, Value], ...]
     ms: NDArray[np.float64]
     seconds: NDArray[np.float64]
-    trials: tuple[Trial, ...] = ()  # only for a space from a session
+    trials: tuple[Trial, ...] = ()  # only for a space from a session, like the session's name
+    session: str = ""
 
     @property
     def best_ms(self) -> float:
@@ -155,7 +156,7 @@ def session_spaces(session: Session) -> list[RecordedSpace]:
     found = []
     for group in groups.values():
         if sum(t.kernel_ms is not None for t in group.values()) >= SMALLEST:
-            found.append(_session_space(list(group.values())))
+            found.append(_session_space(list(group.values()), session.name))
     return sorted(found, key=lambda space: -len(space.ms))
 
 
@@ -215,12 +216,12 @@ def family_of(trial: Trial) -> str:
     return " ".join(part for part in (trial.name, trial.precision, trial.form if trial.form != "constant" else "") if part)
 
 
-def _session_space(trials: Sequence[Trial]) -> RecordedSpace:
+def _session_space(trials: Sequence[Trial], session: str) -> RecordedSpace:
     first = trials[0]
     workload = first.workload
     name = f"{workload.preset or workload.layer} {first.direction} {workload.dtype}"
     return _space(name, [_Result(dict(t.tunables), t.kernel_median_ms if t.ok else None, _seconds(t), family_of(t))
-                         for t in trials], tuple(trials))
+                         for t in trials], tuple(trials), session)
 
 
 def _seconds(trial: Trial) -> float | None:
@@ -231,7 +232,7 @@ def _seconds(trial: Trial) -> float | None:
     return sum(known) if known else None
 
 
-def _space(name: str, results: Iterable[_Result], trials: tuple[Trial, ...] = ()) -> RecordedSpace:
+def _space(name: str, results: Iterable[_Result], trials: tuple[Trial, ...] = (), session: str = "") -> RecordedSpace:
     listed = list(results)
     ms = np.array([np.nan if r.ms is None else r.ms for r in listed], np.float64)
     if np.isfinite(ms).sum() < SMALLEST:
@@ -240,7 +241,8 @@ def _space(name: str, results: Iterable[_Result], trials: tuple[Trial, ...] = ()
     families = [r.family for r in listed]
     keys = [f"{family} {config_text(config)}" for family, config in zip(families, configs, strict=True)]
     seconds = np.array([np.nan if r.seconds is None else r.seconds for r in listed], np.float64)
-    return RecordedSpace(name, points_from(configs, keys=keys, families=families), configs, ms, seconds, trials)
+    return RecordedSpace(name, points_from(configs, keys=keys, families=families), configs, ms, seconds, trials,
+                         session)
 
 
 def _json(path: Path) -> Any:

@@ -137,6 +137,11 @@ class TuneSpace:
         return len(self.keys)
 
     @property
+    def families(self) -> tuple[tuple[str, str], ...]:
+        """The variant and precision of each family."""
+        return tuple((space.variant.name, space.precision) for space in self._spaces)
+
+    @property
     def admitted(self) -> tuple[str, ...]:
         """The precisions in which a candidate of the class may compute."""
         return CLASSES.get(self.precision_class, (self.precision_class,))
@@ -165,13 +170,16 @@ class TuneSpace:
 
     def points(self, first: Iterable[str] = ()) -> Points:
         """The space as numbers. The ranking begins with the best known configs of this cell. Then come `first` (keys, such as
-        those of similar layers) and the default config of each variant, in the order of the templates."""
+        those of similar layers) and the default config of each variant, in the order of the templates. Variants that have no
+        config before them come first, so that a short tune tries each variant."""
         rows = [{**config, **{name: derived[name] for name in _STATIC if name in derived}, **_resident(
             derived.get("threads", config.get("BLOCK")), derived.get("smem_bytes", 0), self.device.sm)}
                 for configs in self._configs for config, derived in configs]
-        order = [*self._known(), *first, *(key for key in self._starts() if key)]
+        order = [self.place_of[key] for key in (*self.known, *first) if key in self.place_of]
+        has = {self.label(place) for place in order}
+        order += sorted((self.place_of[key] for key in self.starts if key in self.place_of), key=lambda i: self.label(i) in has)
         return points_from(rows, keys=self.keys, families=[self.label(i) for i in range(len(self))],
-                           order=tuple(dict.fromkeys(self.place_of[key] for key in order if key in self.place_of)),
+                           order=tuple(dict.fromkeys(order)),
                            derived=(*_STATIC, _RESIDENT))
 
     def explain(self) -> Explained:
@@ -261,14 +269,18 @@ class TuneSpace:
             return []
         return list(ranked(self.direction, self.workload, self.precision_class, self.device.arch, root=self.templates))
 
-    def _known(self) -> list[str]:
-        return [key_of_parts(e.variant, self.direction, e.precision, e.form, e.config) for e in self._entries
-                if e.memory_format in (self.workload.memory_format, CONTIGUOUS)]
+    @cached_property
+    def known(self) -> tuple[str, ...]:
+        """The keys of the best known configs of the cell; not all of them need be in the space."""
+        return tuple(key_of_parts(e.variant, self.direction, e.precision, e.form, e.config) for e in self._entries
+                     if e.memory_format in (self.workload.memory_format, CONTIGUOUS))
 
-    def _starts(self) -> list[str]:
+    @cached_property
+    def starts(self) -> tuple[str, ...]:
+        """The keys of the default config of each variant, or of the nearest one that can run."""
         starts = ((space, space.nearest(space.default)) for space in self._spaces)
-        return [key_of_parts(s.variant.name, self.direction, s.precision, s.form, config) if config else ""
-                for s, config in starts]
+        return tuple(key_of_parts(space.variant.name, self.direction, space.precision, space.form, config)
+                     for space, config in starts if config)
 
     def _reason(self, space: SearchSpace) -> str:
         reason, _ = _why_not(space, space.default, whole=True)

@@ -75,23 +75,37 @@ def tuned_here(workload: Workload, direction: str, arch: str) -> bool:
 
 def near(space: TuneSpace, device: Device) -> list[str]:
     """The keys in the space of the best known configs of similar layers. These have the same number of dimensions, precision
-    class and GPU family. The layers most similar in channels, sizes, kernel and stride come first."""
+    class and GPU family. The layers most similar in channels, sizes, kernel and stride come first.
+
+    A variant that has no config among these and those of the cell itself gets one: its best config on the most similar layer,
+    although another variant may be faster there. Layers with the same number of dimensions come first, then those in the same
+    precision, then those on the same GPU family. Its default is not taken, because a tune tries that anyway."""
     if space.precision_class not in CLASSES:
         return []
-    sm = device.sm
-    there = [e for e in (*best_known.stored(), *best_known.load()) if e.direction == space.direction
-             and e.precision_class == space.precision_class and not e.derived and sm_of(e.arch) // 10 == sm // 10
-             and parse_layer(e.layer).dims == space.workload.layer.dims]
-    work = space.workload
-    own = _numbers(work.layer, work.batch, tuple(work.input_size))
+    entries = [e for e in (*best_known.stored(), *best_known.load()) if e.direction == space.direction and not e.derived]
+    similar = [e for e in entries if e.precision_class == space.precision_class and not any(_differs(e, space, device))]
     found: dict[str, None] = {}
-    for entry in sorted(there, key=lambda e: _apart(own, _numbers(parse_layer(e.layer), e.batch, e.input_size))):
+    for entry in sorted(similar, key=lambda e: _apart(e, space)):
         key = key_of_parts(entry.variant, entry.direction, entry.precision, entry.form, entry.config)
         if key in space.place_of:
             found[key] = None
         if len(found) == _NEAR:
             break
+    has = {space.label(space.place_of[key]) for key in (*space.known, *found) if key in space.place_of}
+    entries += [e for e in best_known.slower() if e.direction == space.direction]
+    for name, precision in space.families:
+        if f"{name} {precision}" not in has:
+            keys = {key_of_parts(name, e.direction, precision, e.form, e.config): None for e in sorted(
+                (e for e in entries if e.variant == name),
+                key=lambda e: (_differs(e, space, device)[0], e.precision != precision, *_differs(e, space, device)[1:],
+                               _apart(e, space)))}
+            found |= dict.fromkeys([key for key in keys if key in space.place_of and key not in space.starts][:1])
     return list(found)
+
+
+def _differs(entry: BestKnown, space: TuneSpace, device: Device) -> tuple[bool, bool]:
+    """Whether an entry has another number of dimensions, and whether it was measured on another GPU family."""
+    return parse_layer(entry.layer).dims != space.workload.layer.dims, sm_of(entry.arch) // 10 != device.sm // 10
 
 
 def _locked(file: Path) -> AbstractContextManager[None]:
@@ -131,5 +145,9 @@ def _numbers(layer: ConvTranspose, batch: int, input_size: tuple[int, ...]) -> l
     return [float(v) for k, v in layer_fields(layer).items() if k != "has_bias"] + [float(batch * prod(input_size))]
 
 
-def _apart(one: list[float], other: list[float]) -> float:
-    return sum(abs(log2((a + 1) / (b + 1))) for a, b in zip(one, other, strict=True))
+def _apart(entry: BestKnown, space: TuneSpace) -> float:
+    """How far a layer and its sizes are from those of the space: the sum of the differences of the logarithms."""
+    work = space.workload
+    pairs = zip(_numbers(parse_layer(entry.layer), entry.batch, entry.input_size),
+                _numbers(work.layer, work.batch, tuple(work.input_size)), strict=True)
+    return sum(abs(log2((a + 1) / (b + 1))) for a, b in pairs)
