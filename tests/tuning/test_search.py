@@ -262,7 +262,7 @@ def test_t4_results_of_every_session_are_valid(tmp_path: Path) -> None:
 def test_t4_results_of_a_session_are_read_back(tmp_path: Path) -> None:
     space = session_spaces(Session.open(SESSION))[0]
     data = t4_of(space.trials)
-    for unit, factor in (("seconds", 1e3), ("nanoseconds", 1e-6)):
+    for unit, factor in (("seconds", 1e3), ("nanoseconds", 1e-6), ("miliseconds", 1)):  # the last as in public files
         (tmp_path / "other.json").write_text(json.dumps({**data, "metadata": {"timeunit": unit}}))
         [other] = spaces_of(tmp_path / "other.json")
         assert np.allclose(other.ms, factor * space.ms, equal_nan=True)
@@ -298,6 +298,41 @@ def test_a_session_says_what_it_lacks() -> None:
     assert said == ("packed_wgmma tf32x3: 251 of 252 legal configs were not tried.",)
 
 
+def t1(path: Path, values: dict[str, object], *conditions: str) -> Path:
+    """A T1 file, as the public ones are written: lists and conditions are Python expressions in texts."""
+    path.write_text(json.dumps({"General": {"BenchmarkName": "made"}, "KernelSpecification": {}, "ConfigurationSpace": {
+        "TuningParameters": [{"Name": name, "Type": "int", "Values": of, "Default": 1} for name, of in values.items()],
+        "Conditions": [{"Expression": one, "Parameters": []} for one in conditions]}}))
+    return path
+
+
+def test_a_t1_file_says_which_legal_configs_the_results_lack(tmp_path: Path, capsys: pytest.CaptureFixture,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tunable ONE has one value, and the results do not name it."""
+    results, values = written(tmp_path), {
+        "X": "[16 * i for i in range(1, 17)]", "Y": "[1] + [2**i for i in range(1, 5)]", "TILE": [1, 2, 3, 4, 6, 8],
+        "ONE": "[1]", "FLAG": "[0, 1]"}
+    tried, all_ = len(kernel_like()[0]), 16 * 5 * 6 * 2
+
+    def said(*conditions: str) -> list[str]:
+        described = t1(tmp_path / "made_T1.json", values, *conditions)
+        assert main(["replay", str(results), str(described), "--list"]) == 0
+        return [line.strip() for line in capsys.readouterr().out.splitlines()[1:]]
+
+    legal = "32 <= X * Y * ONE <= 1024"
+    assert said(legal) == [f"made_T1: 0 of {tried} legal configs were not tried ({all_} configs before conditions)."]
+    assert said() == [f"made_T1: {all_ - tried} of {all_} legal configs were not tried ({all_} configs before conditions)."]
+    fewer = len([c for c in kernel_like()[0] if c["FLAG"] == 0 or c["X"] % 32 == 0])
+    lacking, others = said(legal, "FLAG == 0 or not X % (64 / 2)")
+    assert lacking == f"made_T1: 0 of {fewer} legal configs were not tried ({all_} configs before conditions)."
+    assert others.startswith(f"made_T1: {tried - fewer} tried configs are not legal, for example X=112 Y=1 TILE=1 FLAG=1")
+    monkeypatch.setattr("workbench.drive.replaying.recorded_space._MOST_VISITED", 500)
+    assert said() == [f"made_T1: {tried} tried of {all_} configs before conditions, too many to count the legal ones."]
+    assert main(["replay", str(results), str(t1(tmp_path / "made_T1.json", values, "TILE > 0 or X", "64 % (FLAG * Y) > 0")),
+                 "--list"]) == 2
+    assert "made_T1.json has no value for X=" in capsys.readouterr().err
+
+
 def test_csv_has_a_row_for_each_config(space: RecordedSpace, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     frame = csv_of([space])
     assert len(frame) == len(space.ms) and {"X", "Y", "TILE", "FLAG", "ms", "seconds"} <= set(frame.columns)
@@ -329,7 +364,12 @@ def test_the_chart_tells_searches_apart_by_colour_and_dash(space: RecordedSpace)
     (["nowhere.json"], "nowhere.json does not exist"),
     (["{broken}"], "is not JSON"),
     (["{other}"], "is neither a cache file of Kernel Tuner (it has no cache) nor a T4 file"),
-    (["{t1}"], "is a T1 file: it describes a space of 2 tunables and holds no times; name the file of its results"),
+    (["{t1}"], "is a T1 file: it describes a space of 2 tunables and holds no times; name the file of its results too (T4)"),
+    (["{good}", "{t1}", "--list"], "is a T1 file with the tunables X, Z; no other given file has results of such configs"),
+    (["{calls}"], "the values of X are \"open('/etc/passwd').read()\" (open('/etc/passwd').read() is not evaluated)"),
+    (["{long}"], "the values of X are 'list(range(10**9))' (a list has more than 10000 values)"),
+    (["{power}"], "the condition 'X < 9**9**9' cannot be evaluated (the power 9 ** 9 ** 9 is too large)"),
+    (["{unknown}"], "the condition 'Y > 1' cannot be evaluated (Y is not evaluated)"),
     (["{folder}"], "is a folder without a session"),
     (["{good}", "--searches", "clever"], "There is no search 'clever'; there are surrogate, random, tpe"),
     (["{good}", "--repeats", "0"], "--repeats is 0; give 1 or more"),
@@ -337,11 +377,15 @@ def test_the_chart_tells_searches_apart_by_colour_and_dash(space: RecordedSpace)
     (["{good}", "--t4", "{folder}/t4.json"], "is not from a session"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_bad_input_gets_one_sentence(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    places = {"t1": tmp_path / "t1.json", "broken": tmp_path / "broken.json", "other": tmp_path / "other.json",
-              "folder": tmp_path, "good": written(tmp_path)}
+    places = {name: tmp_path / f"{name}.json" for name in ("t1", "calls", "long", "power", "unknown", "broken", "other")}
+    places |= {"folder": tmp_path, "good": written(tmp_path)}
     places["broken"].write_text('{"cache": {"1": ')
     places["other"].write_text('{"entries": []}')
-    places["t1"].write_text('{"ConfigurationSpace": {"TuningParameters": [{"Name": "X"}, {"Name": "Y"}]}}')
+    t1(places["t1"], {"X": "[1, 2]", "Z": "[3]"})
+    t1(places["calls"], {"X": "open('/etc/passwd').read()"})
+    t1(places["long"], {"X": "list(range(10**9))"})
+    t1(places["power"], {"X": "[1, 2]"}, "X < 9**9**9")
+    t1(places["unknown"], {"X": "[1, 2]"}, "Y > 1")
     assert main(["replay", *(word.format(**places) for word in words)]) == 2
     error = capsys.readouterr().err
     assert said in error and len(error.strip().splitlines()) == 1

@@ -1,11 +1,13 @@
-"""The small language of a template's header: integer arithmetic and comparisons of names. Anything else is refused."""
+"""The small language of a template's header: integer arithmetic and comparisons of names. Anything else is refused.
+
+`evaluate_python` evaluates the expressions of tuning problems that others wrote (T1 files), which are Python."""
 
 from __future__ import annotations
 
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -23,6 +25,12 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 _UNARY: dict[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.Not: operator.not_}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs, "gcd": math.gcd,
                                              "ceil_div": lambda a, b: -(-a // b)}
+_PYTHON_BINARY = {type_: of for type_, of in _BINARY.items() if type_ not in (ast.LShift, ast.RShift)} | {
+    ast.Div: operator.truediv}
+_PYTHON_FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs, "int": int, "float": float,
+                                                    "list": list}
+# Limits of a Python expression: the length of a list, any number, an exponent.
+_LONGEST, _LARGEST, _LARGEST_POWER = 10_000, 1e18, 64
 
 
 def evaluate(text: str, names: Names) -> Any:
@@ -149,3 +157,60 @@ def _value(node: ast.expr, names: Names, text: str) -> Any:
             return _FUNCTIONS[name](*map(go, node.args))
     raise RenderError(f"The expression {text!r} uses {ast.unparse(node)!r}; allowed are whole numbers, names, "
                       f"+ - * // % **, comparisons, and/or/not, if/else, {', '.join(_FUNCTIONS)}.")
+
+
+def parse_python(text: str) -> ast.expr:
+    """Raises ValueError if the text is no expression."""
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError("it is no expression") from error
+
+
+def evaluate_python(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of a Python expression of numbers, texts, names, arithmetic, comparisons, lists and `range`.
+
+    Raises ValueError for anything else, and for huge numbers and lists, because the text may come from somebody else.
+    """
+    def go(one: ast.expr) -> Any:
+        return evaluate_python(one, names)
+
+    match node:
+        case ast.Constant(value=int() | float() | str()):
+            return node.value
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.BinOp(op=op) if type(op) in _PYTHON_BINARY:
+            left, right = go(node.left), go(node.right)
+            if isinstance(left, list) and isinstance(right, list) and isinstance(op, ast.Add):
+                return _short([*left, *right])
+            if not all(isinstance(v, (int, float)) and abs(v) <= _LARGEST for v in (left, right)):
+                raise ValueError(f"{ast.unparse(node)} is no arithmetic of numbers up to {_LARGEST:g}")
+            if isinstance(op, ast.Pow) and abs(right) > _LARGEST_POWER:
+                raise ValueError(f"the power {ast.unparse(node)} is too large")
+            return _PYTHON_BINARY[type(op)](left, right)
+        case ast.UnaryOp(op=op) if type(op) in _UNARY:
+            return _UNARY[type(op)](go(node.operand))
+        case ast.BoolOp(op=ast.And()):
+            return all(go(value) for value in node.values)
+        case ast.BoolOp(op=ast.Or()):
+            return any(go(value) for value in node.values)
+        case ast.Compare(ops=ops) if all(type(op) in _COMPARE for op in ops):
+            values = [go(node.left), *map(go, node.comparators)]
+            return all(_COMPARE[type(op)](a, b) for op, a, b in zip(ops, values, values[1:], strict=False))
+        case ast.List() | ast.Tuple():
+            return [go(one) for one in node.elts]
+        case ast.Call(func=ast.Name(id="range"), keywords=[]):
+            return _short(range(*map(go, node.args)))
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _PYTHON_FUNCTIONS:
+            return _PYTHON_FUNCTIONS[name](*map(go, node.args))
+        case ast.ListComp(elt=elt, generators=[ast.comprehension(target=ast.Name(id=name), iter=over, ifs=ifs)]):
+            every = ({**names, name: value} for value in go(over))
+            return [evaluate_python(elt, one) for one in every if all(evaluate_python(condition, one) for condition in ifs)]
+    raise ValueError(f"{ast.unparse(node)} is not evaluated")
+
+
+def _short(values: Sequence[Any]) -> list[Any]:
+    if len(values) > _LONGEST:
+        raise ValueError(f"a list has more than {_LONGEST} values")
+    return list(values)

@@ -2,19 +2,22 @@
 Tuner.
 
 Cache files have `cache: {text of the config: its result}`, Kernel Tuner's own format. T4 files have `results: [...]`, the
-exchange format of autotuners. Both may be compressed with gzip. The types below follow results-schema.json of
+exchange format of autotuners. Both may be compressed with gzip. A T1 file describes the space of such results: its tunables
+with their values, and conditions (`Described`). The types below follow results-schema.json of
 https://github.com/odgaard/TuningSchema and its successor schemas/T4.json of
 https://github.com/AutoTuningAssociation/autotuning_methodology. Times are in ms; of a T4 file, in its unit of time.
 """
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import prod
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -24,6 +27,7 @@ from numpy.typing import NDArray
 
 from ...core import numbers
 from ...core.errors import BadRequest
+from ...core.expressions import evaluate_python, parse_python
 from ...core.space import SearchSpace
 from ...core.trial import NOT_JUDGED, Status, Trial
 from ...core.typed import Misfit, read
@@ -36,7 +40,9 @@ SMALLEST = 2  # the fewest points of a space: a smaller one is not worth a searc
 _MOST_COUNTED = 20_000  # configs before constraints: enumerating more takes minutes
 _TIMES = ("compile_time", "verification_time", "benchmark_time", "strategy_time", "framework_time")  # ms
 SCHEMA_VERSION = "1.0.0"
-_UNITS_MS = {"nanoseconds": 1e-6, "microseconds": 1e-3, "milliseconds": 1.0, "seconds": 1e3}
+# The public T4 files write "miliseconds".
+_UNITS_MS = {"nanoseconds": 1e-6, "microseconds": 1e-3, "milliseconds": 1.0, "miliseconds": 1.0, "seconds": 1e3}
+_MOST_VISITED = 1_000_000  # partial configs of a T1 file that are examined to count the legal ones
 FAMILY = "candidate_family"  # in our files: variant, precision and form, beside the tunables
 TIME = "time"
 
@@ -125,10 +131,88 @@ class _Result:
     family: str = "all"
 
 
+@dataclass(frozen=True)
+class Described:
+    """A T1 file: the values of each tunable, and the conditions that a legal config meets."""
+
+    path: Path
+    values: dict[str, tuple[Value, ...]]
+    conditions: tuple[ast.expr, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.name.removesuffix(".gz").removesuffix(".json")
+
+    def fits(self, space: RecordedSpace) -> bool:
+        """Whether it describes the tunables of that space. The results need not name a tunable that has one value."""
+        there = set().union(*space.configs[:1])
+        return not space.trials and there <= set(self.values) and all(
+            name in there or len(values) == 1 for name, values in self.values.items())
+
+    def legal(self, names: Sequence[str]) -> set[tuple[Value, ...]] | None:
+        """The legal configs as values of `names`; None if there are too many to enumerate."""
+        found: set[tuple[Value, ...]] = set()
+        order = list(self.values)
+        # A condition is checked as soon as all its tunables have a value.
+        checked: list[list[ast.expr]] = [[] for _ in order]
+        for condition in self.conditions:
+            used = [order.index(n.id) for n in ast.walk(condition) if isinstance(n, ast.Name) and n.id in self.values]
+            checked[max(used, default=0)].append(condition)
+        stack: list[dict[str, Value]] = [{}]
+        visited = 0
+        while stack:
+            config = stack.pop()
+            visited += 1
+            if visited > _MOST_VISITED:
+                return None
+            try:
+                if config and not all(evaluate_python(c, config) for c in checked[len(config) - 1]):
+                    continue
+            except (ValueError, TypeError, ArithmeticError) as error:
+                raise BadRequest(f"A condition of {self.path} has no value for {config_text(config)}: {error}. Repair the "
+                                 "condition.") from error
+            if len(config) == len(order):
+                found.add(tuple(config[name] for name in names))
+            else:
+                stack += [{**config, order[len(config)]: value} for value in self.values[order[len(config)]]]
+        return found
+
+
+def spaces_in(paths: Iterable[Path]) -> tuple[list[RecordedSpace], list[Described]]:
+    """The spaces of all files and sessions, and the T1 files among them.
+
+    Raises `BadRequest` if a T1 file describes none of the spaces."""
+    spaces: list[RecordedSpace] = []
+    described: list[Described] = []
+    for path in paths:
+        there = _found(path)
+        if isinstance(there, Described):
+            described.append(there)
+        else:
+            spaces += there
+    for one in described:
+        if not any(one.fits(space) for space in spaces):
+            raise BadRequest(_no_times(one) if not spaces else f"{one.path} is a T1 file with the tunables "
+                             f"{', '.join(one.values)}; no other given file has results of such configs. Name their file.")
+    return spaces, described
+
+
 def spaces_of(path: Path) -> list[RecordedSpace]:
     """The spaces that a file or a session holds; a session holds one for each layer, direction, dtype and device.
 
     Raises `BadRequest` if there is none."""
+    there = _found(path)
+    if isinstance(there, Described):
+        raise BadRequest(_no_times(there))
+    return there
+
+
+def _no_times(described: Described) -> str:
+    return (f"{described.path} is a T1 file: it describes a space of {len(described.values)} tunables and holds no times; name "
+            "the file of its results too (T4), or the cache file.")
+
+
+def _found(path: Path) -> list[RecordedSpace] | Described:
     if not path.exists():
         raise BadRequest(f"{path} does not exist; name a session, a cache file of Kernel Tuner, or a T4 file.")
     if is_session(path):
@@ -138,8 +222,11 @@ def spaces_of(path: Path) -> list[RecordedSpace]:
         return found
     if path.is_dir():
         raise BadRequest(f"{path} is a folder without a session; name a session, a cache file of Kernel Tuner, or a T4 file.")
+    data = _json(path)
+    if isinstance(data, dict) and isinstance(data.get("ConfigurationSpace"), dict):
+        return _described(path, data["ConfigurationSpace"])
     name = path.name.removesuffix(".gz").removesuffix(".json")
-    return [_space(name, _results(path, _json(path)))]
+    return [_space(name, _results(path, data))]
 
 
 def session_spaces(session: Session) -> list[RecordedSpace]:
@@ -160,9 +247,11 @@ def session_spaces(session: Session) -> list[RecordedSpace]:
     return sorted(found, key=lambda space: -len(space.ms))
 
 
-def missing(space: RecordedSpace) -> tuple[str, ...]:
-    """One sentence for each family with legal configs that were not tried, for the space of a session. It enumerates all legal
-    configs, which takes seconds."""
+def missing(space: RecordedSpace, described: Iterable[Described] = ()) -> tuple[str, ...]:
+    """One sentence for each family with legal configs that were not tried, for the space of a session. For results in a file,
+    sentences from the T1 files that describe them. It enumerates all legal configs, which takes seconds."""
+    if not space.trials:
+        return tuple(sentence for one in described if one.fits(space) for sentence in _lacking(space, one))
     families: dict[str, list[Trial]] = {}
     for trial in space.trials:
         families.setdefault(family_of(trial), []).append(trial)
@@ -185,6 +274,24 @@ def missing(space: RecordedSpace) -> tuple[str, ...]:
             said.append(f"{name}: {lacking} of {len(legal)} legal configs "
                         f"were not tried.")
     return tuple(said)
+
+
+def _lacking(space: RecordedSpace, described: Described) -> Iterator[str]:
+    """Which legal configs of a T1 file were not tried, and which tried ones are not legal."""
+    names = list(space.configs[0])
+    legal = described.legal(names)
+    size = prod(len(values) for values in described.values.values())
+    if legal is None:
+        yield (f"{described.name}: {numbers.count(len(space.configs))} tried of {numbers.count(size)} configs before "
+               "conditions, too many to count the legal ones.")
+        return
+    tried = {tuple(config[name] for name in names) for config in space.configs}
+    lacking, others = len(legal - tried), sorted(tried - legal, key=str)
+    yield (f"{described.name}: {numbers.count(lacking)} of {numbers.count(len(legal))} legal configs were not tried "
+           f"({numbers.count(size)} configs before conditions).")
+    if others:
+        yield (f"{described.name}: {numbers.count(len(others))} tried configs are not legal, for example "
+               f"{config_text(dict(zip(names, others[0], strict=True)))}.")
 
 
 def csv_of(spaces: Sequence[RecordedSpace]) -> pd.DataFrame:
@@ -279,13 +386,42 @@ def _results(path: Path, data: Any) -> list[_Result]:
             return [_of_t4(one, _UNITS_MS[unit]) for one in read(Results, data)["results"]]
         except Misfit as error:
             raise BadRequest(f"{path} is not a T4 file: {error}; name another file.") from error
-    if isinstance(data, dict) and isinstance(data.get("ConfigurationSpace"), dict):
-        tunables = data["ConfigurationSpace"].get("TuningParameters")
-        count = len(tunables) if isinstance(tunables, list) else 0
-        raise BadRequest(f"{path} is a T1 file: it describes a space of {count} tunables and holds no times; name the file of "
-                         "its results (T4), or the cache file.")
     raise BadRequest(f"{path} is neither a cache file of Kernel Tuner (it has no cache) nor a T4 file (it has no results); "
                      "name another file.")
+
+
+def _described(path: Path, space: Mapping[str, Any]) -> Described:
+    """Raises `BadRequest` if a tunable has no list of values, or if `evaluate_python` refuses an expression."""
+    def refused(what: str) -> BadRequest:
+        return BadRequest(f"{path} is not a T1 file that can be read: {what}; name another file.")
+
+    values: dict[str, tuple[Value, ...]] = {}
+    for tunable in space.get("TuningParameters") or ():
+        name = tunable.get("Name") if isinstance(tunable, dict) else None
+        if not isinstance(name, str):
+            raise refused("a tunable has no name")
+        text = tunable.get("Values")
+        try:
+            listed = evaluate_python(parse_python(text), {}) if isinstance(text, str) else text
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise refused(f"the values of {name} are {text!r} ({error})") from error
+        if not isinstance(listed, list) or not listed or not all(isinstance(v, (int, float, str)) for v in listed):
+            raise refused(f"the values of {name} are {text!r}, not a list of numbers or texts")
+        values[name] = tuple(dict.fromkeys(listed))
+    if not values:
+        raise refused("it has no tunables")
+    conditions = []
+    first = {name: of[0] for name, of in values.items()}
+    for one in space.get("Conditions") or ():
+        text = one.get("Expression") if isinstance(one, dict) else None
+        try:
+            conditions.append(parse_python(str(text)))
+            evaluate_python(conditions[-1], first)
+        except ArithmeticError:
+            pass  # the first values need not be a legal config
+        except (ValueError, TypeError) as error:
+            raise refused(f"the condition {text!r} cannot be evaluated ({error})") from error
+    return Described(path, values, tuple(conditions))
 
 
 def _cached(path: Path, key: str, line: Any, names: Sequence[str], objective: str) -> _Result:

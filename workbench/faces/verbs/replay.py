@@ -1,7 +1,8 @@
 """Compare searches on recorded search spaces. No kernel runs; all times are read from the records.
 
 A file is a session (name or path), a cache file of Kernel Tuner, or a T4 file. The last two may be packed with gzip. A session
-holds a space for each layer, direction, dtype and device. The searches: surrogate (the one that 'tune' uses), random, tpe
+holds a space for each layer, direction, dtype and device. A T1 file beside results describes their tunables and conditions:
+--list then says how many legal configs the results lack. The searches: surrogate (the one that 'tune' uses), random, tpe
 (needs optuna), forest (needs scikit-learn), and kt:NAME, an optimiser of Kernel Tuner (needs kernel-tuner), for example
 kt:genetic_algorithm.
 
@@ -27,7 +28,8 @@ from ..exit_codes import RIGHT
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE",
-                        help="session (name or path), cache file of Kernel Tuner, or T4 file")
+                        help="session (name or path), cache file of Kernel Tuner, or T4 file; with --list also the T1 file of "
+                             "such results")
     parser.add_argument("--searches", default="surrogate,random", metavar="NAMES",
                         help="comma-separated list of surrogate, random, tpe, forest, kt:NAME (default "
                              "surrogate,random)")
@@ -50,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ...drive.replaying import replay  # imported here, because they import numpy and pandas
-    from ...drive.replaying.recorded_space import csv_of, missing, spaces_of, t4_of
+    from ...drive.replaying.recorded_space import csv_of, missing, spaces_in, t4_of
     for name in ("repeats", "trials", "batch", "jobs"):
         if getattr(args, name) < 1:
             raise BadRequest(f"--{name} is {getattr(args, name)}; give 1 or more.", field=name)
@@ -62,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     places = [file if file.exists() else _session_or(file) for file in args.files]
     if args.steps:
         return _steps(places, args)
-    there = [space for file in places for space in spaces_of(file)]
+    there, described = spaces_in(places)
     chosen = [space for space in there if args.space in space.name]
     if not chosen:
         raise BadRequest(f"No space has {args.space!r} in its name; there are: {', '.join(s.name for s in there)}.",
@@ -81,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         return RIGHT
     if args.list:
         for space in chosen:
-            print("\n  ".join([str(space), *missing(space)]))
+            print("\n  ".join([str(space), *missing(space, described)]))
         return RIGHT
     for space in chosen:
         print(space, file=sys.stderr)
