@@ -290,12 +290,15 @@ def test_the_gap_between_variants_is_a_sentence() -> None:
     assert tune_points.sentence(found).startswith(f"forward {fast:.3f} ms, ")
 
 
-def test_time_between_two_runs_is_no_time_of_the_tune() -> None:
+def test_time_between_two_runs_and_of_other_tunes_is_no_time_of_the_tune() -> None:
     at = "2026-11-20T00:{}+00:00".format
-    events = [{"event": "run_started", "run_id": "a", "at": at("00:00"), "workload": WORK.to_json(), "tune": "tf32"},
+    events = [{"event": "run_started", "run_id": "other", "at": "2026-11-19T00:00:00+00:00", "tune": "tf32"},
+              {"event": "run_stopped", "run_id": "other", "at": "2026-11-19T01:00:00+00:00"},
+              {"event": "run_started", "run_id": "a", "at": at("00:00"), "workload": WORK.to_json(), "tune": "tf32"},
               {"event": "run_stopped", "run_id": "a", "at": at("00:10")},
               {"event": "run_started", "run_id": "b", "at": at("10:00"), "workload": WORK.to_json(), "tune": "tf32"}]
-    ours = [replace(trial("v", 1.0, "tf32", config={"A": i}), at=at(when)) for i, when in enumerate(("00:04", "10:05"))]
+    ours = [replace(trial("v", 1.0, "tf32", config={"A": i}), at=at(when), run_id=run)
+            for i, (run, when) in enumerate((("a", "00:04"), ("b", "10:05")))]
     found = tune_points.tried([*ours, trial("v", 1.0, "bf16")], events, WORK, "forward")
     assert [p.seconds for p in found.points] == [4, 15], "and what is of another class is no trial of it"
 

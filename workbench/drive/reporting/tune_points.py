@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -31,8 +31,9 @@ _MACHINE = frozenset({Status.NO_COMPILER, Status.MACHINE_FAILED})
 
 @dataclass(frozen=True)
 class Point:
-    """One candidate. `number`: its place in the order of the tune. `seconds`: the time since the tune began. `ms`: None if it
-    is not right; `status` and `headline` then say why. `early`: clearly slower than the best, so its timing ended early."""
+    """One candidate. `number`: its place in the order of the tune. `seconds`: the time since the tune began, without the time
+    between runs and without tunes that hold no trial of this direction. `ms`: None if it is not right; `status` and `headline`
+    then say why. `early`: clearly slower than the best, so its timing ended early."""
 
     number: int
     seconds: float
@@ -150,7 +151,7 @@ def tried(trials: Iterable[Trial], events: Sequence[Mapping[str, Any]], workload
             and t.status != Status.CANCELLED and (not admitted or t.precision in admitted)]
     device = mine[-1].device.key if mine else ""
     mine = [t for t in mine if t.device.key == device]
-    points = _points(mine, _clock(events))
+    points = _points(mine, _clock(events, {t.run_id for t in mine}))
     found = Tried(direction, tuple(points), emulated=any(is_emulated(t) for t in mine))
     final, searched, told = _finals(events, mine, classes)
     found = replace(found, winner=searched, final=final, finals=told)
@@ -337,9 +338,10 @@ class _Clock:
         return max(0.0, self._before[at] + moment - self._begins[at]) if at >= 0 else 0.0
 
 
-def _clock(events: Sequence[Mapping[str, Any]]) -> _Clock:
+def _clock(events: Sequence[Mapping[str, Any]], runs: Collection[str]) -> _Clock:
+    """A clock that counts only these runs: a session may also hold tunes of other layers and directions."""
     spans: dict[str, tuple[float, float]] = {}
-    for event in events:
+    for event in (e for e in events if e.get("run_id") in runs):
         run, at, what = str(event.get("run_id") or ""), str(event.get("at") or ""), event.get("event")
         if what == "waiting" and run in spans:
             spans[run] = (0.0, 0.0)   # the run waited for the device; its time starts with the next event
