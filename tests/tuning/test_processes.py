@@ -374,6 +374,10 @@ def test_a_busy_gpu_and_one_of_another_kind_are_left_out(tmp_path: Path) -> None
         for place in tuple(execution.places):
             execution._judge_on(place, Shared(iter(())))
         assert execution.places == ["cuda:1", "cuda:3"]
+        left, at_once = DeviceLock("cuda:2"), Event()
+        at_once.set()
+        assert left.acquire(cancelled=at_once, waiting=print), "others may use it"
+        left.release()
         assert execution.name == "cuda:1" and run.device.index == 1
         other = Execution(run, execution.session, Gpus(), places, resume=False)
         Timer(0.3, busy.release).start()

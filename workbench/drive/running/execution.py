@@ -33,9 +33,7 @@ from .worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerTim
 from .workers import Workers, device_of, is_elsewhere, units
 
 R = TypeVar("R")
-_HEARTBEAT_S = 2.0
-_POLL_S = 0.05
-_BACK_S = 1.0
+_HEARTBEAT_S, _POLL_S, _BACK_S = 2.0, 0.05, 1.0
 _PHASES = {"truth": "checking", "check": "checking", "time": "timing", "recheck": "rechecking"}
 _MAY_BE_THE_DEVICE = frozenset({Status.WORKER_DIED, Status.MACHINE_FAILED, Status.KERNEL_FAULT, Status.RUN_TIMEOUT})
 
@@ -63,8 +61,8 @@ class Execution:
         self.then = then
         self.free_bytes = 0
         self._there = {id(row) for row in run.rows}
-        self._asking = threading.Lock()
-        self._losing = threading.Lock()
+        self._asking, self._losing = threading.Lock(), threading.Lock()
+        self._locks: dict[str, DeviceLock] = {}    # of the held devices
 
     def go(self) -> None:
         """Carry out the run to its end. Also after an error, rows that were not judged become CANCELLED and the run's message
@@ -198,6 +196,7 @@ class Execution:
             if there or self._of_the_kind(place):   # the kind of the others is asked later, so that the first one begins
                 there.append(place)
                 if lock:
+                    self._locks[place] = lock
                     locks.callback(lock.release)
             elif lock:
                 lock.release()
@@ -237,6 +236,8 @@ class Execution:
             if not self._of_the_kind(place):
                 with self._losing:
                     self.places.remove(place)
+                if place in self._locks:    # others may use it
+                    self._locks[place].release()
                 return
             while not self.run.cancelled.is_set() and (item := ready.take()) is not None:
                 if self._judge(place, *item):
