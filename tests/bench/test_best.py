@@ -98,6 +98,17 @@ def test_the_best_config_of_a_slower_variant_is_listed_apart(tmp_path, known):
     assert slower(known) == [kept] and len(load(known)) > len(entries)
 
 
+def test_a_time_with_pytorch_beside_it_goes_before_a_faster_one_without(tmp_path, nvcc):
+    faster = [trial("kb74", "forward", "shared_weight_tiling", 0.7, "ieee", config={"BLOCK": 128}),
+              trial("kb74", "forward", "implicit_gemm_mma", 0.9, "tf32")]
+    alone = recorded(tmp_path, faster, name="recorded-alone", layers=("kb74",))
+    found = derive([bench_of_kb74(tmp_path), alone], nvcc)
+    entries = {(e.arch, e.variant, e.ms, e.baseline_ms) for e in found if e.direction == "forward" and e.precision_class == "tf32"}
+    assert {("sm_90", "shared_weight_tiling", 0.8, 2.0), ("sm_80", "shared_weight_tiling", 0.8, 2.0),
+            ("sm_90", "implicit_gemm_mma", 0.9, None)} <= entries
+    assert 0.7 not in {ms for _, _, ms, _ in entries}
+
+
 def test_layers_of_the_models_in_other_dtypes_and_memory_formats_are_cells_of_their_own(tmp_path, nvcc):
     """hifigan-2 and stream-2 are one layer in two sizes: the larger tensors must not speak for the smaller ones."""
     def made(name: str, block: int, ms: float, **more) -> Trial:

@@ -43,6 +43,14 @@ class Baselines:
     defaults: list[Trial]
     of_session: dict[str, list[Trial]] = field(default_factory=dict)
 
+    def beside(self, trial: Trial, session: Session, precision_class: str) -> Trial | None:
+        """The fastest PyTorch of the same session that competes in this class."""
+        return report.best_baseline(self.of_session.get(session.name, []), replace(trial, precision=precision_class))
+
+    def ranked(self, trials: list[tuple[Trial, Session]], precision_class: str) -> list[tuple[Trial, Session]]:
+        """By time; those beside which PyTorch was not measured come last."""
+        return sorted(trials, key=lambda pair: (self.beside(*pair, precision_class) is None, pair[0].kernel_median_ms))
+
 
 class Nvcc:
     """Compiles candidates for an architecture, several at a time. The build cache keeps each answer."""
@@ -159,13 +167,13 @@ def _was_chosen(trials: list[Trial]) -> bool:
 def _of_cell(trials: list[tuple[Trial, Session]], baselines: Baselines, precision_class: str, *,
              arch: str = "") -> list[BestKnown]:
     """The best config of each variant and precision, without those that are much slower than the best (see `_WORTH_KNOWING`).
-    """
+    A trial beside which PyTorch was not measured counts only if there is no other one of that variant and precision."""
     best: dict[tuple[str, str], tuple[Trial, Session]] = {}
-    for trial, session in sorted(trials, key=lambda pair: pair[0].kernel_median_ms):
+    for trial, session in baselines.ranked(trials, precision_class):
         best.setdefault((trial.name, trial.precision), (trial, session))
     if not best:
         return []
-    ranked = list(best.values())
+    ranked = sorted(best.values(), key=lambda pair: pair[0].kernel_median_ms)
     least = ranked[0][0].kernel_median_ms
     first_of = {precision: next(t for t, _ in ranked if t.precision == precision) for _, precision in best}
     return [_entry(t, s, baselines, precision_class, arch) for t, s in ranked
@@ -176,15 +184,15 @@ def _derived(cells: dict[_Key, list[tuple[Trial, Session]]], baselines: Baseline
                ) -> list[BestKnown]:
     """Entries for a GPU that was not measured. For each cell, only trials on the nearest newer GPU count. Of these the fastest
     one is taken that can run on the unmeasured GPU and that nvcc compiles for it without spills."""
-    def fastest(trials: list[tuple[Trial, Session]]) -> list[tuple[Trial, Session]]:
-        ranked = sorted(trials, key=lambda pair: pair[0].kernel_median_ms)
+    def fastest(precision_class: str, trials: list[tuple[Trial, Session]]) -> list[tuple[Trial, Session]]:
+        ranked = baselines.ranked(trials, precision_class)
         return next(([pair] for pair in ranked if runs_there(pair[0], arch, nvcc)), [])
 
     measured = sorted((key for key in cells if sm_of(key[0]) > sm_of(arch)), key=lambda key: sm_of(key[0]))
     lists = [(precision_class, [(t, s) for t, s in cells[key] if t.precision in admitted])
              for key in measured for precision_class, admitted in CLASSES.items()]
     with ThreadPoolExecutor(nvcc.size) as pool:
-        chosen = list(pool.map(lambda one: fastest(one[1]), lists))
+        chosen = list(pool.map(lambda one: fastest(*one), lists))
     found: dict[tuple[object, ...], BestKnown] = {}
     for (precision_class, _), best in zip(lists, chosen, strict=True):
         for entry in _of_cell(best, baselines, precision_class, arch=arch):
@@ -206,7 +214,7 @@ def runs_there(trial: Trial, arch: str, nvcc: Nvcc) -> bool:
 
 def _entry(trial: Trial, session: Session, baselines: Baselines, precision_class: str, arch: str) -> BestKnown:
     work = trial.workload
-    baseline = report.best_baseline(baselines.of_session.get(session.name, []), replace(trial, precision=precision_class))
+    baseline = baselines.beside(trial, session, precision_class)
     return BestKnown(
         arch=arch or trial.device.arch, layer=str(work.layer), direction=trial.direction, dtype=work.dtype,
         precision_class=precision_class, variant=trial.name, config=trial.tunables, precision=trial.precision,
