@@ -103,7 +103,8 @@ def test_a_time_with_pytorch_beside_it_goes_before_a_faster_one_without(tmp_path
               trial("kb74", "forward", "implicit_gemm_mma", 0.9, "tf32")]
     alone = recorded(tmp_path, faster, name="recorded-alone", layers=("kb74",))
     found = derive([bench_of_kb74(tmp_path), alone], nvcc)
-    entries = {(e.arch, e.variant, e.ms, e.baseline_ms) for e in found if e.direction == "forward" and e.precision_class == "tf32"}
+    entries = {(e.arch, e.variant, e.ms, e.baseline_ms)
+               for e in found if e.direction == "forward" and e.precision_class == "tf32"}
     assert {("sm_90", "shared_weight_tiling", 0.8, 2.0), ("sm_80", "shared_weight_tiling", 0.8, 2.0),
             ("sm_90", "implicit_gemm_mma", 0.9, None)} <= entries
     assert 0.7 not in {ms for _, _, ms, _ in entries}

@@ -49,7 +49,10 @@ class Baselines:
 
     def ranked(self, trials: list[tuple[Trial, Session]], precision_class: str) -> list[tuple[Trial, Session]]:
         """By time; those beside which PyTorch was not measured come last."""
-        return sorted(trials, key=lambda pair: (self.beside(*pair, precision_class) is None, pair[0].kernel_median_ms))
+        def place(pair: tuple[Trial, Session]) -> tuple[bool, float]:
+            return self.beside(pair[0], pair[1], precision_class) is None, pair[0].kernel_median_ms
+
+        return sorted(trials, key=place)
 
 
 class Nvcc:
