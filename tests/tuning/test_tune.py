@@ -121,6 +121,7 @@ def test_two_measuring_processes_judge_a_list_and_one_that_dies_is_left_out(runn
     rows = [Row(TuneSpace(WORK, "forward", "tf32", CPU, variants=["naive_gather"]).candidate(i)) for i in range(5)]
     session = Session.create(tmp_path, "s")
     second = runner.workers.measure("cpu#1")
+    runner.workers.device("cpu#1")   # it has started: otherwise the first process may judge all five before it has
     request = RunRequest(WORK, tuple(row.candidate for row in rows), device="cpu", baselines=False, effort="full")
     run = runner.start(request, session, feed=Listed(rows), places=("cpu", "cpu#1"))
     until(lambda: sum(row.phase in ("checking", "timing") for row in rows) == 2)
