@@ -12,8 +12,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.shared import require, ticked
+from tests.tuning.test_tune import H200
 from workbench.core.best_known import DERIVED, BestKnown, best_config, load, save, slower
 from workbench.core.candidate import Candidate
+from workbench.core.command import parse_layer
 from workbench.core.errors import BadRequest
 from workbench.core.layer import BACKWARD, ConvTranspose, Workload
 from workbench.core.presets import preset
@@ -25,6 +27,8 @@ from workbench.drive.bench.cells import holds_bench
 from workbench.drive.bench.defaults import default_configs, default_configs_table, default_precision
 from workbench.drive.exporting.best_recipe import best_known, best_recipe, cautions, origin
 from workbench.drive.sessions.session import Session, list_sessions
+from workbench.drive.tuning import store
+from workbench.drive.tuning.space import TuneSpace, key_of_parts
 from workbench.faces import cli
 
 from .made import CPU, pytorch, recorded, trial
@@ -413,3 +417,31 @@ def test_the_page_says_when_nothing_is_known(tmp_path, monkeypatch):
     page.text_input(key="dilation").set_value("4").run()
     button = page.button(key="best known")
     assert button.disabled and button.help.startswith("No best known config for ConvTranspose1d(32, 64, 5")
+
+
+def test_a_tune_begins_with_the_best_of_each_variant_although_another_one_is_faster(tmp_path: Path,
+                                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """packed_wgmma is the fastest variant of no 1-D layer, and one config of it was measured on a 1-D layer and is listed as
+    slower. Without that list, one of another number of dimensions is taken. A variant has one such config, not its default. It
+    has none if configs of similar layers are known."""
+    layer = replace(preset("kb74").layer, in_channels=40, out_channels=56)
+    space = TuneSpace(Workload(layer, 16, (100_000,)), "grad_weight", "tf32", H200, variants=("packed_wgmma", "strip_wgmma"))
+
+    def of(name: str) -> list[BestKnown]:
+        keys = [key for key in store.near(space, H200) if key.startswith(f"grad_weight/{name} tf32 ")]
+        listed = [*slower(), *load()]
+        return [next(e for e in listed if key == key_of_parts(e.variant, e.direction, e.precision, e.form, e.config))
+                for key in keys]
+
+    [one] = of("packed_wgmma")
+    assert parse_layer(one.layer).dims == 1 and one in slower()
+    known, strips = load(), of("strip_wgmma")
+    assert all(parse_layer(e.layer).dims == 1 for e in strips) and strips
+    file = tmp_path / "known.json"
+    monkeypatch.setattr("workbench.core.best_known.FILE", file)
+    save(known, file)
+    [other] = of("packed_wgmma")
+    assert parse_layer(other.layer).dims > 1
+    assert of("strip_wgmma") == strips
+    save([e for e in known if e.config != other.config], file)
+    assert of("packed_wgmma") == [] and any(e.variant == "packed_wgmma" for e in load()), "only the default is known"

@@ -17,9 +17,7 @@ from jsonschema import Draft202012Validator
 
 from workbench.core import best_known
 from workbench.core.best_known import BestKnown
-from workbench.core.command import parse_layer
 from workbench.core.errors import BadRequest
-from workbench.core.layer import Workload
 from workbench.core.presets import preset
 from workbench.core.replies import Built, Judged
 from workbench.core.trial import Status
@@ -32,10 +30,9 @@ from workbench.drive.running.runner import Runner
 from workbench.drive.searching.points import Points, Seen, points_from
 from workbench.drive.searching.propose import _Belief, _features, _Kernel, _neighbours, propose
 from workbench.drive.sessions.session import Session
-from workbench.drive.tuning import store
 from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
 from workbench.drive.tuning.seen import Claims
-from workbench.drive.tuning.space import TuneSpace, key_of_parts
+from workbench.drive.tuning.space import TuneSpace
 from workbench.faces.cli import main
 
 from ..shared import require
@@ -448,34 +445,6 @@ def test_the_figures_of_an_own_session_are_printed(known: bool, tmp_path: Path, 
     monkeypatch.setattr(best_known, "FILE", file)
     assert script.own(session_spaces(session)) == 0
     assert [line.split(": ")[1].split(" %")[0] for line in capsys.readouterr().out.splitlines()[3:6]] == ["0.0", off, off]
-
-
-def test_a_tune_begins_with_the_best_of_each_variant_although_another_one_is_faster(tmp_path: Path,
-                                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    """packed_wgmma is the fastest variant of no 1-D layer, and one config of it was measured on a 1-D layer and is listed as
-    slower. Without that list, one of another number of dimensions is taken. A variant has one such config, not its default. It
-    has none if configs of similar layers are known."""
-    layer = replace(preset("kb74").layer, in_channels=40, out_channels=56)
-    space = TuneSpace(Workload(layer, 16, (100_000,)), "grad_weight", "tf32", H200, variants=("packed_wgmma", "strip_wgmma"))
-
-    def of(name: str) -> list[BestKnown]:
-        keys = [key for key in store.near(space, H200) if key.startswith(f"grad_weight/{name} tf32 ")]
-        listed = [*best_known.slower(), *best_known.load()]
-        return [next(e for e in listed if key == key_of_parts(e.variant, e.direction, e.precision, e.form, e.config))
-                for key in keys]
-
-    [one] = of("packed_wgmma")
-    assert parse_layer(one.layer).dims == 1 and one in best_known.slower()
-    known, strips = best_known.load(), of("strip_wgmma")
-    assert all(parse_layer(e.layer).dims == 1 for e in strips) and strips
-    file = tmp_path / "known.json"
-    monkeypatch.setattr(best_known, "FILE", file)
-    best_known.save(known, file)
-    [other] = of("packed_wgmma")
-    assert parse_layer(other.layer).dims > 1
-    assert of("strip_wgmma") == strips
-    best_known.save([e for e in known if e.config != other.config], file)
-    assert of("packed_wgmma") == [] and any(e.variant == "packed_wgmma" for e in best_known.load()), "only the default is known"
 
 
 def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runner, tmp_path: Path,
