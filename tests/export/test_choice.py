@@ -314,8 +314,8 @@ def test_its_own_layer_is_computed_and_what_its_template_does_not_serve_is_pytor
     ours, theirs, said = call(subject, PLAIN)
     assert not torch.equal(ours, theirs) and said["forward"].endswith("in tf32: made for this layer.")
     assert said["grad_input"] == "PyTorch: this file has no kernel for grad_input in float32."
-    needs, derived, tune = subject.namespace["_RULES"]["forward/implicit_gemm_mma"]
-    subject.namespace["_RULES"]["forward/implicit_gemm_mma"] = ((*needs, "layer.out_channels == 8"), derived, tune)
+    needs, derived = subject.namespace["_RULES"]["forward/implicit_gemm_mma"]
+    subject.namespace["_RULES"]["forward/implicit_gemm_mma"] = ((*needs, "layer.out_channels == 8"), derived)
     subject.namespace["_KNOWN"][key(subject)] = [row(NEAR, 9.0)]
     assert "does not serve this layer" in call(subject, NEAR)[2]["forward"]
 

@@ -10,19 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
 
 from tests.shared import require
-from workbench.core.candidate import Candidate
+from workbench.core.candidate import Candidate, derived_values, layer_fields, why_not
 from workbench.core.env import find_toolchain
 from workbench.core.identity import candidate_id, canonical
+from workbench.core.layer import ConvTranspose
 from workbench.core.presets import KERNELBENCH, preset
 from workbench.core.reduced_text import keeps, reduced, settled, without_branches, without_statements
+from workbench.core.shared_template import lines_of
 from workbench.core.template import reduced_files, render, restored
 from workbench.core.toolchain import nvcc_problem
-from workbench.core.variants import TEMPLATES
+from workbench.core.variants import TEMPLATES, find
 from workbench.drive.exporting.best_recipe import best_recipe, header_notes
 from workbench.drive.exporting.export import export_text, literal
 from workbench.drive.exporting.recipe import Recipe
@@ -49,11 +52,11 @@ def kernels_of(text: str) -> dict[str, object]:
 
 
 # The aim is 2 500 lines and 120 000 bytes, and 40 000 of CUDA in a direction. The code alone of these files, without comments,
-# blank lines and indentation, has 123 000 bytes or more: they serve every size of a layer. So these are the lengths of today,
+# blank lines and indentation, has 120 000 bytes or more: they serve every size of a layer. So these are the lengths of today,
 # in thousands: lines, bytes, the longest direction. Lower them when a file gets shorter.
-MOST = {"kb57": (3.53, 197.3, 87.5), "kb64": (3.2, 176.3, 87.5), "kb71": (3.75, 207.9, 86.9), "kb72": (3.99, 213.5, 65.8),
-        "kb73": (5.12, 277.8, 125.9), "kb74": (4.12, 228.1, 87.2), "kb75": (3.37, 182.4, 66), "kb77": (4.65, 251, 85.7),
-        "kb79": (4.73, 253.9, 87.5), "kb81": (4.39, 236.2, 83)}
+MOST = {"kb57": (3.46, 191.2, 87.5), "kb64": (3.14, 171.4, 87.5), "kb71": (3.67, 200.9, 86.9), "kb72": (3.92, 206.8, 65.8),
+        "kb73": (5.05, 271.3, 125.9), "kb74": (4.04, 221.6, 87.2), "kb75": (3.29, 175.6, 66), "kb77": (4.58, 243, 85.7),
+        "kb79": (4.66, 247.1, 87.5), "kb81": (4.3, 228.6, 83)}
 MOST |= dict.fromkeys(("kb58", "kb61", "kb65", "kb68", "kb69", "kb70", "kb78"), MOST["kb57"])
 
 
@@ -61,7 +64,8 @@ def test_the_best_files_of_kernelbench_do_not_grow() -> None:
     found = {}
     for name in KERNELBENCH:
         text, _, kernels = file_of(name)
-        found[name] = text.count("\n"), len(text.encode()), max(len(kernel.source()) for kernel in kernels.values())
+        found[name] = text.count("\n"), len(text.encode()), max(
+            len(lines_of(kernel.source(), direction, name)) for direction, kernel in kernels.items())
     print(found)
     assert list(found) == list(KERNELBENCH) and len(found) == 17
     assert {n: f for n, f in found.items() if any(one > 1000 * most for one, most in zip(f, MOST[n], strict=True))} == {}
@@ -252,20 +256,44 @@ def test_each_kernel_of_the_best_files_is_the_one_that_was_judged() -> None:
         assert set(kernels) == set(chosen) and text.count("enum class Precision") == 1
         assert "__CUDACPU__" not in text and "ptx_emulation" not in text and " emulator" not in text.lower()
         names = next(iter(kernels.values())).source.__globals__
-        configs = {c: [{**c.variant.config({}), **tune} for *_, ratio, tune in
+        configs = {c: [{**c.config, **tune} for *_, ratio, tune in
                        names["_KNOWN"].get((c.variant.key, torch.float32, c.precision), ()) if ratio] for c in chosen.values()}
         texts = "".join(names["_TEXTS"].values())
-        assert ("_of_direction" in names) == ("KW_FORWARD" in texts) and ("_each" in names) == ("_each(range(" in text)
+        shared = "KW_FORWARD" in texts                                      # a template for two directions
+        assert ("#define KW_FORWARD" in text) == shared and ("_each" in names) == ("_each(range(" in text)
         assert hasattr(names["_Plan"], "takes_both") == ("backward" in chosen) and not re.search(r"@[A-Z]", text)
         again = reduced_files([(c, render(c)) for c in chosen.values()], configs)
         assert names["_TEXTS"] == again
         assert not re.search(r"README\.md|#pragma once|  \\$", "\n".join(again.values()), re.M)
         for direction, kernel in kernels.items():
+            assert kernel.source().startswith("#define KW_FORWARD") == (shared and direction == "forward")
             judged = render(chosen[direction])
             assert f"candidate {judged.candidate_id}" in kernel.name
             if (kernel.variant, kernel.precision) not in seen:
                 seen.add((kernel.variant, kernel.precision))
                 assert candidate_id(restored(kernel.source()), compile_flags=kernel.flags) == judged.candidate_id
+
+
+def test_a_file_and_its_templates_serve_the_same_layers() -> None:
+    """The conditions in a file lack what is the same wherever the file uses the template."""
+    draw, answers, gpu = Random(0), [], torch.device("cpu")
+    for name in ("kb57", "kb74", "kb79", "kb81"):
+        _, _, kernels = file_of(name)
+        names = next(iter(kernels.values())).source.__globals__
+        for kernel in (k for k in kernels.values() for _ in range(40)):
+            inputs, outputs, _, *near = draw.choice(names["_MEASURED"])[0]
+            near = [max(int(at < 6 or at > 8), draw.choice((*[n] * 9, 2 * n, n + 1, n - 1))) for at, n in enumerate(near[:12])]
+            sizes, stride, padding, dilation = (tuple(near[at:at + 3]) for at in (0, 3, 6, 9))
+            layer = ConvTranspose(3, inputs, draw.choice((outputs, 2 * outputs, 24)), sizes, stride=stride, padding=padding,
+                                  dilation=dilation, bias=draw.random() < 0.5)
+            rows = names["_KNOWN"].get((kernel.variant, kernel.dtype, kernel.precision), [])
+            tune = {**kernel.tune, **draw.choice([{}, *(differs for *_, differs in rows)])}
+            one = Candidate(find(kernel.variant.partition("/")[2], kernel.direction), layer, "float32", tune, kernel.precision)
+            served, reason = kernel._made_for(tuple(layer_fields(layer).values()), tune), why_not(one, sm=90)
+            answers.append(served is not None and not served.misfit(gpu))
+            assert answers[-1] == (reason is None), (kernel.name, layer, tune, reason)
+            assert reason or served.shared_bytes == derived_values(one, sm=90).get("smem_bytes", 0)
+    assert 0.2 * len(answers) < sum(answers) < 0.95 * len(answers), sum(answers) / len(answers)
 
 
 def test_comments_stay() -> None:
@@ -315,8 +343,7 @@ def test_a_template_of_ones_own_stands_whole_in_the_file(tmp_path: Path) -> None
     own.write_text(own.read_text() + "\n__device__ int of_ones_own() { return 1; }\n")
     one = candidate(SMALL, "forward", "implicit_gemm_mma", root=tmp_path / "t")
     source = kernels_of(export_text(Recipe(SMALL, forward=one)))["forward"].source()
-    assert candidate_id(source, compile_flags=()) == render(one).candidate_id
-    assert canonical(restored(source)) == canonical(source)
+    assert "of_ones_own" in source and candidate_id(restored(source), compile_flags=()) == render(one).candidate_id
 
 
 def test_a_sample_is_the_same_program(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -61,6 +61,106 @@ def names_in(text: str) -> set[str]:
     owners = {id(n.value) for n in dotted}
     return {f"{n.value.id}.{n.attr}" for n in dotted if isinstance(n.value, ast.Name)} | {
         n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in owners}
+
+
+def folded(text: str, known: Names, *, truths: Collection[str] = (), is_condition: bool = False) -> str:
+    """The expression with the values of the known names, and with what follows from them; other names stay, and what uses none
+    of the known names stays as it is written. `truths`: the other names whose value is only true or false. `is_condition`: only
+    its truth counts, not its value."""
+    tree = ast.parse(text, mode="eval")
+    if not names_in(text) & set(known):
+        return text
+    folding = _Folded(known, truths)
+    body = folding.condition(tree.body) if is_condition else folding.visit(tree.body)
+    return _written(body)
+
+
+def is_truth(text: str, truths: Collection[str] = ()) -> bool:
+    """Whether the expression's value is only true or false. `truths`: the names of which this holds."""
+    return _is_truth(ast.parse(text, mode="eval").body, truths)
+
+
+def _written(node: ast.expr) -> str:
+    """As `ast.unparse`, which puts the last comparison of an `and` in brackets."""
+    def inner(one: ast.expr) -> str:
+        return f"({_written(one)})" if isinstance(one, (ast.BoolOp, ast.IfExp)) else _written(one)
+
+    match node:
+        case ast.BoolOp(op=op, values=values):
+            return (" and " if isinstance(op, ast.And) else " or ").join(map(inner, values))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            test_text = inner(test) if isinstance(test, ast.IfExp) else _written(test)
+            return f"{inner(body)} if {test_text} else {_written(orelse)}"
+    return ast.unparse(node)
+
+
+def _is_truth(node: ast.expr, truths: Collection[str]) -> bool:
+    match node:
+        case ast.Constant(value=bool()) | ast.Compare() | ast.UnaryOp(op=ast.Not()):
+            return True
+        case ast.BoolOp(values=values):
+            return all(_is_truth(value, truths) for value in values)
+    return isinstance(node, ast.Name) and node.id in truths
+
+
+class _Folded(ast.NodeTransformer):
+    """`found`: the constants that replace a name or what was computed."""
+
+    def __init__(self, known: Names, truths: Collection[str]) -> None:
+        self.known, self.truths, self.found = known, truths, set[ast.AST]()
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 (ast's name)
+        value = self.known.get(node.id)
+        return self._constant(value) if isinstance(value, (int, str)) else node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:  # noqa: N802
+        test = self.condition(node.test)
+        if not isinstance(test, ast.Constant) or test not in self.found:
+            return ast.IfExp(test, self.visit(node.body), self.visit(node.orelse))
+        chosen: ast.expr = self.visit(node.body if test.value else node.orelse)
+        return self._constant(chosen.value) if isinstance(chosen, ast.Constant) else chosen
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
+        found = self.condition(node)
+        asks = isinstance(found, ast.BoolOp) or found in self.found or _is_truth(found, self.truths)
+        return found if asks else ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), found))
+
+    def condition(self, node: ast.expr) -> ast.expr:
+        """The same where only the truth of the node counts."""
+        if not isinstance(node, ast.BoolOp):
+            return self.visit(node)  # type: ignore[no-any-return]  # ast says Any
+        strong, left = isinstance(node.op, ast.Or), list[ast.expr]()
+        for value in map(self.condition, node.values):
+            if not isinstance(value, ast.Constant) or value not in self.found:
+                left.append(value)
+            elif bool(value.value) == strong:
+                return self._constant(strong)
+        return ast.BoolOp(node.op, left) if len(left) > 1 else left[0] if left else self._constant(not strong)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        node = super().generic_visit(node)
+        parts: list[ast.expr] = []
+        match node:
+            case ast.BinOp(op=ast.Mult(), left=ast.Constant(value=1) as one) if one in self.found:
+                return node.right
+            case ast.BinOp(op=ast.Mult() | ast.FloorDiv(), right=ast.Constant(value=1) as one) if one in self.found:
+                return node.left
+            case ast.BinOp(left=left, right=right):
+                parts = [left, right]
+            case ast.Compare(left=left, comparators=others):
+                parts = [left, *others]
+            case ast.UnaryOp(operand=operand):
+                parts = [operand]
+            case ast.Call(args=args):
+                parts = args
+        if self.found & {*parts} and all(isinstance(part, ast.Constant) for part in parts):
+            return self._constant(evaluate(ast.unparse(node), {}))
+        return node
+
+    def _constant(self, value: Any) -> ast.Constant:
+        found = ast.Constant(value)
+        self.found.add(found)
+        return found
 
 
 @lru_cache(maxsize=4096)

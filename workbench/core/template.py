@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,6 +164,8 @@ def restored(source: str) -> str:
     if exports is None or not names[-1].startswith("instance of ") or len(names) < 2:
         return source
     template, direction = names[-2], exports[1].lower()
+    with suppress(RenderError):         # a part that was edited may be beyond it: the compiler will say so
+        parts = {name: lines_of(text, direction, name) for name, text in found}
     full: dict[str, str] = {}
 
     def take(name: str) -> None:

@@ -1,7 +1,7 @@
 """Writes a recipe as one self-contained Python file: `ModelNew` with the CUDA text that was judged.
 
 `model_new.py.txt` is the fixed part of that file. This module writes its docstring, the class and the CUDA sources. Lines
-between `@IF word@` and `@END@` stand only in files whose CUDA texts have that word.
+between `@IF word@` and `@END@` stand only in files whose kernels or CUDA texts have that word.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from ...core.best_known import BestKnown
 from ...core.candidate import EMULATED_SM, Candidate, derived_values, layer_fields
 from ...core.env import require_torch
 from ...core.errors import BadRequest
+from ...core.expressions import evaluate, folded, is_truth, names_in
 from ...core.gpu import sm_of
-from ...core.layer import BACKWARD, FORWARD, LAUNCHES, ConvTranspose, Workload
+from ...core.layer import BACKWARD, DTYPES, FORWARD, LAUNCHES, ConvTranspose, Workload
 from ...core.orders import ModuleOrder
 from ...core.plain_text import plain
 from ...core.presets import SUITES, Preset, problem_of
@@ -29,9 +30,10 @@ from ...core.replies import ModuleJudged
 from ...core.template import Rendered, place, reduced_files, render
 from ..running import outcome
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
-from .best_recipe import best_recipe, command, evidence, header_notes, other_dtypes
+from .best_recipe import Row, best_recipe, command, evidence, header_notes, other_dtypes
 from .recipe import Recipe, serves_any_layer
 
+Kind = tuple[str, str, str]    # a template, a dtype, a precision
 _FIXED = Path(__file__).with_name("model_new.py.txt")
 _FREE = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "output_padding", "groups", "bias",
          "dilation")
@@ -45,7 +47,7 @@ _PRECISION = {
 _ABOUT_TF32 = (
     "PyTorch computes a float32 convolution in TF32 if torch.backends.cudnn.allow_tf32 is True, which is the default.",
     "A kernel in ieee or tf32x3 is then more exact than PyTorch. The results may differ by 1e-3.")
-_IF = re.compile(r"@IF (\S+)@\n(.*?)(?:@ELSE@\n(.*?))?@END@\n", re.S)   # lines for files whose CUDA texts have that word
+_IF = re.compile(r"@IF (\S+)@\n(.*?)(?:@ELSE@\n(.*?))?@END@\n", re.S)   # lines for files that have that word
 _WIDTH = 116         # characters of a line of the docstring
 _NUMBER = re.compile(r"\d+")
 _LEAST_SERIES = 5    # so many repetitions of a line are written as a pattern
@@ -85,10 +87,11 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
         if all((one.direction, one.dtype, one.layer) != (c.direction, c.dtype, c.layer) for c, _ in every):
             every.append((one, rendered))
     served = [c for c, _ in every if not c.variant.name.startswith("naive")]
-    rules = {c.variant.key: _rule(c) for c in served}
     known = {(c.variant.key, c.dtype, c.precision): evidence(c, arch) for c in served} if arch else {}
     configs = {c: [{**c.variant.config({}), **tune} for *_, ratio, tune in known.get((c.variant.key, c.dtype, c.precision), ())
                    if ratio] for c in served}
+    rules = _rules(configs)
+    layers = list(dict.fromkeys((layer, positions) for rows in known.values() for layer, positions, *_ in rows))
     parts = {"DOCSTRING": _docstring(recipes, kernels, constructor, notes), "NAME": _name(every),
              "DTYPES": " or ".join(dict.fromkeys(r.workload.dtype for r in recipes)),
              "DEBUG_SYNC": str(int(debug_sync)), "CLASS": _class(first.layer, constructor, class_name) if class_name else "",
@@ -97,10 +100,13 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
              "SAME_RULES": "".join(f'_RULES["{key}"] = _RULES["{same}"]\n' for key, rule in rules.items()
                                    if (same := _first(rules, rule)) != key),
              "KNOWN_ON": str(sm_of(arch) if arch else None),
-             "KNOWN": _rows(f'("{key}", torch.{dtype}, "{precision}"): [{_rows(map(repr, rows), 8)}    ]'
-                            for (key, dtype, precision), rows in known.items() if rows),
+             "LAYERS": _rows(map(repr, layers)),
+             "KNOWN": _rows(f'("{key}", torch.{dtype}, "{precision}"): [' + _filled(
+                 f"({layers.index((layer, positions))}, {ratio}, {tune})," for layer, positions, ratio, tune in rows) + "]"
+                 for (key, dtype, precision), rows in _beside(served, known) if rows),
              "TEXTS": _rows((f'"{name}": {literal(text)}' for name, text in reduced_files(every, configs).items()), 0)}
-    text = _IF.sub(lambda m: m[2] if m[1] in parts["TEXTS"] else m[3] or "", _FIXED.read_text(encoding="utf-8"))
+    present = parts["KERNELS"] + parts["TEXTS"]
+    text = _IF.sub(lambda m: m[2] if m[1] in present else m[3] or "", _FIXED.read_text(encoding="utf-8"))
     text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], text)
     _check_words(text)
     return text
@@ -283,12 +289,47 @@ class {name}(nn.Module):
 '''
 
 
-def _rule(candidate: Candidate) -> str:
-    """Conditions, derived values and default tunables of its template."""
-    variant = candidate.variant
-    needs = _filled(f"{text!r}," for text in variant.needs)
-    derived = _filled(f"{name!r}: {text!r}," for name, text in variant.derived)
-    return f"(({needs}), {{{derived}}}, {variant.config({})!r})"
+def _rules(served: Mapping[Candidate, Sequence[Mapping[str, int]]]) -> dict[str, str]:
+    """Variant -> conditions and derived values of its template, without what is the same wherever the file uses the template: a
+    precision, a direction, tunables. `served`: each candidate with the configs for other layers."""
+    found = dict[str, str]()
+    for template in {place(c.variant): None for c in served}:
+        ones = {c: configs for c, configs in served.items() if place(c.variant) == template}
+        uses = [{"precision": c.precision, "dtype": c.dtype, "element_bytes": DTYPES[c.dtype], "direction": c.direction,
+                 "constant": c.form == "constant", **config}
+                for c, configs in ones.items() for config in (c.config, *configs)]
+        known = {n: v for n, v in uses[0].items() if all(use.get(n) == v for use in uses)}
+        found |= {c.variant.key: _rule(c, known) for c in ones}
+    return found
+
+
+def _rule(candidate: Candidate, known: dict[str, Any]) -> str:
+    variant, known = candidate.variant, dict(known)
+    derived, truths = dict[str, str](), set[str]()
+    for name, text in variant.derived:
+        derived[name] = value = folded(text, known, truths=truths)
+        if is_truth(value, truths):
+            truths.add(name)
+        if not names_in(value):
+            known[name] = evaluate(value, {})
+    needs = [one for text in variant.needs if (one := folded(text, known, truths=truths, is_condition=True)) != "True"]
+    used, before = {"smem_bytes"}.union(*map(names_in, needs)), 0
+    while before != (before := len(used)):
+        used.update(*(names_in(text) for name, text in derived.items() if name in used))
+    conditions = _filled(f"{text!r}," for text in needs)
+    values = _filled(f"{name!r}: {text!r}," for name, text in derived.items() if name in used)
+    return f"(({conditions}), {{{values}}})"
+
+
+def _beside(served: Sequence[Candidate], known: Mapping[Kind, Sequence[Row]]) -> Iterator[tuple[Kind, list[Row]]]:
+    """The evidence, with the tunables that differ from those of the file's kernel. Several kernels have none in common."""
+    for (key, dtype, precision), rows in known.items():
+        ours = [c for c in served if (c.variant.key, c.dtype, c.precision) == (key, dtype, precision)]
+        own = ours[0].config if len(ours) == 1 else {}
+        default = ours[0].variant.config({})
+        yield (key, dtype, precision), [
+            (layer, positions, ratio, {n: v for n, v in {**default, **tune}.items() if ratio and own.get(n) != v})
+            for layer, positions, ratio, tune in rows]
 
 
 def _filled(items: Iterable[str]) -> str:

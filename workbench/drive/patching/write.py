@@ -16,8 +16,7 @@ from ..exporting.export import export_text, note_lines
 from ..exporting.recipe import Recipe
 
 _PATCH = Path(__file__).with_name("patch_file.py.txt")
-_CALLS = "# ---- Calls -"       # the first line after the class of an exported file
-_FIRST_IMPORT = "import contextlib\n"
+_CALLS = "# ---- Calls\n"      # the first line after the class of an exported file
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,9 @@ def patch_text(name: str, layers: Sequence[LayerRecipe], *, notes: Sequence[str]
         raise BadRequest("No layer of the model is patched, so there is no file to write.")
     text = export_text([one.recipe for one in layers], class_name="")
     exported = text[text.index('"""', 3) + 3:]  # the exported file without its docstring
-    for mark, put in ((_FIRST_IMPORT, f"{_FIRST_IMPORT}import copy\n"), (_CALLS, _PATCH.read_text(encoding="utf-8") + _CALLS)):
-        if exported.count(mark) != 1:
-            raise RuntimeError(f"An exported file has {exported.count(mark)} lines with {mark.strip()!r}; one was expected.")
-        exported = exported.replace(mark, put)
+    if exported.count(_CALLS) != 1:
+        raise RuntimeError(f"An exported file has {exported.count(_CALLS)} lines {_CALLS.strip()!r}; one was expected.")
+    exported = exported.replace(_CALLS, _PATCH.read_text(encoding="utf-8") + _CALLS)
     return _docstring(name, layers, notes) + exported
 
 
