@@ -199,6 +199,7 @@ __device__ __forceinline__ void multiply_rows(const SourceRowsArguments<typename
         }
       });
       fragment_wait<0>();
+      __syncwarp();  // all lanes have read the stage
       if (speaks) mbarrier_arrive(barriers.empty + 8 * place.stage);
     }
 #pragma unroll
