@@ -29,6 +29,7 @@ from workbench.core.variants import TEMPLATES, find
 from workbench.drive.exporting.best_recipe import best_recipe, header_notes
 from workbench.drive.exporting.export import export_text, literal
 from workbench.drive.exporting.recipe import Recipe
+from workbench.faces.cli import main
 from workbench.measure.build.resources import TORCH_NVCC_FLAGS
 
 from .recipes import SMALL, candidate
@@ -70,6 +71,21 @@ def test_the_best_files_of_kernelbench_do_not_grow() -> None:
     assert list(found) == list(KERNELBENCH) and len(found) == 17
     assert {n: f for n, f in found.items() if any(one > 1000 * most for one, most in zip(f, MOST[n], strict=True))} == {}
     assert max(len(line) for line in file_of("kb74")[0].splitlines()) < 600
+
+
+def test_the_lengths_in_the_docs_are_those_of_the_files(tmp_path: Path) -> None:
+    """Lines and KB of the table in docs/exported-files.md, within 1 %."""
+    page = (TEMPLATES.parent / "docs" / "exported-files.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (kb\d+|models/[a-z0-9-]+)[^|]*\| ([\d ]+) \| (\d+) \|", page, re.M)
+    assert len(rows) == 13
+    for name, lines, size in rows:
+        if name in KERNELBENCH:
+            text = file_of(name)[0]
+        else:
+            assert main(["export", "--preset", name, "--best", "--out", str(tmp_path / "file.py")]) == 0
+            text = (tmp_path / "file.py").read_text()
+        found = text.count("\n"), len(text.encode()) / 1000
+        assert found == pytest.approx((int(lines.replace(" ", "")), int(size)), rel=0.01), (name, found)
 
 
 @pytest.mark.parametrize(("text", "known", "left"), [
