@@ -31,7 +31,7 @@ from workbench.drive.sessions.session import Session
 from workbench.drive.tuning import store, text
 from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
 from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
-from workbench.drive.tuning.finals import Final, finals, odd_workloads
+from workbench.drive.tuning.finals import AgainstDefault, Final, finals, odd_workloads
 from workbench.drive.tuning.seen import Claims
 from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
 from workbench.drive.tuning.tune import KEPT, WON, TuneResult, Winner, _known_final, explain, tune
@@ -80,8 +80,11 @@ def test_all_directions_share_a_tune_and_each_has_a_winner(runner: Runner, tmp_p
     for direction, winner in result.winners.items():
         right = [t.kernel_median_ms for t in searched(session, result) if t.ok and t.direction == direction]
         first = next(t for t in session.trials() if t.trial_id == winner.final.searched)
-        assert first.kernel_median_ms <= 1.05 * min(right) and key_of_trial(first) == key_of_trial(winner.trial)
+        assert first.kernel_median_ms <= 1.5 * min(right), "in the finals an emulated time is noisy"
+        assert key_of_trial(first) == key_of_trial(winner.trial)
         assert winner.trial.ok and winner.stored is None, "nothing is kept of the emulator"
+        against = text.against_default(winner.final)
+        assert "default config of" in against and "not timed" not in against and against in text.result(result)
     assert text.EMULATED in text.result(result)
     assert any(t.kind == "baseline" for t in session.trials())
 
@@ -260,9 +263,10 @@ def test_a_winner_of_another_layer_class_or_gpu_is_not_taken(tmp_path: Path, rig
     session, one, device = Session.create(tmp_path, "s"), right[0], gpu_of(right[0])
     session.append(one)
     session.event(WON, direction="forward", precision_class="tf32", trial_id=one.trial_id, searched=one.trial_id, ties=[],
-                  again=[], judged=1)
+                  again=[], judged=1, untold=["1" * 12], default={"ratio": 1.2, "verdict": "FASTER"})
     known = _known_final(session, fed(session, ON_GPU, device).searches["forward"], device)
     assert known and known.trial.trial_id == one.trial_id
+    assert known.untold == ("1" * 12,) and known.default == AgainstDefault(1.2, "FASTER")
     for request, there in ((replace(ON_GPU, workload=replace(KB74, batch=1)), device),
                            (replace(ON_GPU, precision="ieee"), device), (ON_GPU, replace(device, key="another"))):
         search = fed(session, request, there).searches["forward"]

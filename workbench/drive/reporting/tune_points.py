@@ -300,7 +300,8 @@ def _finals(events: Sequence[Mapping[str, Any]], trials: Sequence[Trial], classe
     searched = str(won.get("searched"))
     told = {str(e["ours" if e["verdict"] == SLOWER_IN_TURNS else "theirs"]): "slower in turns" for e in events
             if e.get("event") == "tune_final" and e.get("verdict") in (SLOWER_IN_TURNS, FASTER)}
-    told |= {str(i): "as fast as the winner when timed in turns" for i in won.get("ties", ())} | {searched: "winner"}
+    told |= {str(i): "as fast as the winner when timed in turns" for i in won.get("ties", ())}
+    told |= {str(i): "not told apart from the winner" for i in won.get("untold", ())} | {searched: "winner"}
     return there[str(won["trial_id"])], searched, told
 
 

@@ -87,6 +87,12 @@ class TuneRequest:
         """The part of `seconds` that is kept for the finals."""
         return min(EFFORTS[self.effort].finals_s or 60.0, (self.seconds or 0.0) / 4)
 
+    @property
+    def race_s(self) -> float:
+        """How long finalists are timed in turns beyond the first ones. The other half of the finals is for builds and for the
+        winner, which is judged again."""
+        return (self.finals_s or EFFORTS[self.effort].finals_s or 60.0) / 2
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "workload": self.workload.to_json(),
                 "templates": str(self.templates) if self.templates else None}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ...core import numbers
 from ...core.trial import Trial
+from ...core.verdict import FASTER
 from ..reporting.report import Baselines, best_baseline, is_emulated
 from ..sessions.session import Session
+from .finals import Final
 from .space import Explained, Family, why_empty
 from .tune import TuneResult, Winner, described
 
+_NAMED = 3                # of the candidates that were not told apart from the winner, so many are named
 EMULATED = ("The device is the CPU, which emulates the kernels. These times do not predict a GPU, so nothing is stored as "
             "best known.")
 
@@ -67,8 +71,23 @@ def as_json(found: TuneResult, session: Session) -> dict[str, Any]:
                 "variant": w.trial.name, "precision": w.trial.precision, "config": w.trial.config,
                 "ms": w.trial.kernel_median_ms, "trial_id": w.trial.trial_id,
                 "candidate_id": w.trial.candidate_id, "emulated": is_emulated(w.trial),
-                "ties": list(w.final.ties) if w.final else None, "stored": str(w.stored) if w.stored else None}
+                "ties": list(w.final.ties) if w.final else None,
+                "not_told_apart": list(w.final.untold) if w.final else None,
+                "default": asdict(w.final.default) if w.final and w.final.default else None,
+                "stored": str(w.stored) if w.stored else None}
                 for d, w in found.winners.items()}}
+
+
+def against_default(final: Final) -> str:
+    """How fast the winner is beside the default config of its variant, in a sentence."""
+    name, default = f"{final.trial.name} {final.trial.precision}", final.default
+    if default is None:
+        return f"The default config of {name} was not timed beside it, because it has no right trial."
+    if not default.verdict:
+        return f"It is the default config of {name}: nothing is measurably faster."
+    if default.verdict == FASTER:
+        return f"{default.ratio:.3g} times as fast as the default config of {name}, timed in turns"
+    return f"Not measurably faster than the default config of {name}: {default.ratio:.3g} times as fast, timed in turns"
 
 
 def gaps(family: Family) -> str:
@@ -101,9 +120,15 @@ def _proof(winner: Winner, found: TuneResult) -> list[str]:
     if winner.final is None:
         lines.append("  The tune stopped before the finals; this is the best median so far.")
         return lines
+    lines.append(f"  {against_default(winner.final)}")
     if winner.final.ties:
-        lines.append(f"  {len(winner.final.ties)} other candidates are as fast. The winner has the fewest registers, then the "
-                     "least shared memory, then the name that is first in the alphabet.")
+        lines.append(f"  {len(winner.final.ties)} other candidates are as fast. A default config wins a tie, else the fewest "
+                     "registers, then the least shared memory, then the name that is first in the alphabet.")
+    if winner.untold:
+        more = len(winner.untold) - _NAMED
+        lines.append(f"  Not told apart from the winner: {'; '.join(winner.untold[:_NAMED])}"
+                     f"{f'; and {more} more' if more > 0 else ''}. Their first times are near the best, but they were not "
+                     "timed in turns.")
     lines.append(f"  It was judged again and is right with {'; '.join(winner.final.again)}.")
     if fell := found.fell.get(winner.direction):
         lines.append(f"  {fell} others were as fast or faster, but were wrong when judged again.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from ..sessions.files import TUNE_WON
 from ..sessions.session import Session
 from . import store
 from .feed import EFFORTS, EVENT, Search, TuneFeed, TuneRequest, same_work, spaces
-from .finals import Final, finals, says_nothing
+from .finals import AgainstDefault, Final, finals, says_nothing
 from .seen import Claims
 from .space import Explained, key_of_trial, why_empty
 
@@ -37,13 +37,15 @@ _LOOK_S = 0.2               # interval between two looks at the state of the run
 
 @dataclass(frozen=True)
 class Winner:
-    """The best candidate of a direction. `final`: the result of the finals; None if the tune was stopped before."""
+    """The best candidate of a direction. `final`: the result of the finals; None if the tune was stopped before. `untold`: the
+    candidates of `final.untold`, for people."""
 
     direction: str
     trial: Trial
     final: Final | None
     stored: Path | None = None
     not_kept: str = ""
+    untold: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                 final, not_right = finals(
                     execution, list(search.trials.values()), feed.baselines + execution.run.trials,
                     effort="quick" if request.effort == "quick" or early[0] else "normal",
-                    templates=request.templates)
+                    space=search.space, seconds=request.race_s / len(feed.searches) if device.kind == "cuda" else 0.0)
                 passed[direction] = [trial for trial in not_right if says_nothing(trial)]
                 fell[direction] = [trial for trial in not_right if not says_nothing(trial)]
                 for trial in fell[direction]:
@@ -149,7 +151,8 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                 if final:
                     session.event(WON, direction=direction, precision_class=search.space.precision_class,
                                   trial_id=final.trial.trial_id, searched=final.searched, ties=list(final.ties),
-                                  again=final.again, judged=len(search.trials))
+                                  again=final.again, judged=len(search.trials), untold=list(final.untold),
+                                  default=asdict(final.default) if final.default else None)
 
         run = runner.start(
             RunRequest(request.workload, (), device=device_name, directions=tuple(there), baselines=request.baselines,
@@ -247,7 +250,8 @@ def _result(run: Run, feed: TuneFeed, found: dict[str, Final | None], fell: dict
                                        precision_class=search.space.precision_class)
             session.event(KEPT, direction=direction, trial_id=final.trial.trial_id, kept=kept is not None,
                           why=portable(why))   # sessions are packed and shown on other machines
-            winners[direction] = Winner(direction, final.trial, final, kept, why)
+            untold = tuple(described(t) for t in search.trials.values() if t.trial_id in final.untold)
+            winners[direction] = Winner(direction, final.trial, final, kept, why, untold)
         elif direction not in found and search.best:
             winners[direction] = Winner(direction, search.best, None)
     return TuneResult(run.state, run.message, winners, failures, feed.judged, tuple(feed.baselines),
@@ -264,5 +268,7 @@ def _known_final(session: Session, search: Search, device: Device) -> Final | No
                 and same_work(trial, space.workload, device)):
             if event.get("judged") != len(search.trials):
                 return None
-            return Final(trial, str(event["searched"]), tuple(event["ties"]), tuple(event["again"]))
+            default = event.get("default")
+            return Final(trial, str(event["searched"]), tuple(event["ties"]), tuple(event["again"]),
+                         tuple(event.get("untold", ())), AgainstDefault(**default) if default else None)
     return None
