@@ -53,7 +53,7 @@ ASKED = {  # in daily use
     "eval_mode": "Right after .eval(), and back again?",
     "buffers": "Changes its buffers as the reference does?", "two_calls": "Right while two outputs are in use?",
     "some_gradients": "Right when only some gradients are wanted?", "second_backward": "Right for a second backward?",
-    "views": "Right for views, and for a transposed grad_output?",
+    "views": "Right for views, as inputs and as grad_output?",
     "overwritten": "Right when its input changes before the backward?", "parameters": "Right when its parameters have changed?",
     "copied": "Right as a deep copy?", "left_alone": "Leaves its state and grad_output alone?",
     "settings": "Leaves torch's settings alone?", "strides": "Lies in memory as the reference's output?"}

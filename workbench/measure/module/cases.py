@@ -12,6 +12,7 @@ from ..kernel.inputs import INTEGERS, NORMAL
 from ..pytorch.aten import channels_last
 
 _SMALL_SIZE = 12
+SUMMED = ("summed", "summed over samples")
 
 
 Arguments = dict[str, int | bool | tuple[int, ...]]   # of the constructor of a transposed convolution
@@ -45,14 +46,40 @@ def cases(workload: Workload, arguments: Arguments) -> list[ModuleCase]:
 
 
 def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values in another layout (a copy), or the tensor itself when it is to be contiguous."""
+    """The same values in another layout (a copy), or the tensor itself when it is to be contiguous. `part_of_batch`,
+    `part_of_channels`, `crop`: a part of a larger tensor. `shifted`: dense, and begins one element behind an address where new
+    memory begins. `reversed`: the last dimension has the largest stride."""
     if layout == "channels_last":
         return channels_last(tensor)
+    if layout in ("part_of_batch", "part_of_channels"):
+        dim = 0 if layout == "part_of_batch" else 1
+        if tensor.dim() <= dim or not tensor.shape[dim]:
+            return tensor
+        other = tensor.narrow(dim, 0, 1)
+        return torch.cat([other + 1 if tensor.is_floating_point() else other, tensor, other], dim).narrow(
+            dim, 1, tensor.shape[dim])
+    if layout == "crop":
+        dims = min(tensor.dim(), max(1, tensor.dim() - 2))
+        wide = torch.nn.functional.pad(tensor, (1, 2) * dims, value=1)
+        return wide[(..., *(slice(1, -2) for _ in range(dims)))] if dims else tensor
+    if layout == "shifted":
+        return torch.cat([tensor.new_ones(1), tensor.reshape(-1)])[1:].view(tensor.shape)
+    if layout == "reversed":
+        order = tuple(reversed(range(tensor.dim())))
+        return tensor.permute(order).contiguous().permute(order)
     if layout == "strided":  # every second element of a row that runs the other way round
         wide = tensor.new_zeros((*tensor.shape[:-1][::-1], 2 * tensor.shape[-1]))
         view = wide.permute(*reversed(range(tensor.dim() - 1)), tensor.dim() - 1)[..., ::2]
         return view.copy_(tensor)
     return tensor
+
+
+def summed(grad_output: torch.Tensor, how: str) -> torch.Tensor:
+    """A grad_output of these values as a sum of the output over some dimensions gives it: they have stride 0. `how`: one of
+    `SUMMED`."""
+    first = min(2, grad_output.dim() - 1)   # spatial dimension
+    chosen = [(d >= first) == (how == SUMMED[0]) for d in range(grad_output.dim())]
+    return grad_output[tuple(slice(0, 1) if one else slice(None) for one in chosen)].expand(grad_output.shape)
 
 
 def _other_arguments(layer: ConvTranspose, arguments: Arguments) -> list[tuple[str, Arguments]]:

@@ -251,20 +251,26 @@ class SecondBackward(DailyUse):
 @dataclass(frozen=True)
 class Views(DailyUse):
     op = "views"
-    alike: bool = False
+    rounds: tuple[str, ...] = ()
     factor: float = 1.0
+    dense: bool = False
 
 
+@dataclass(frozen=True)
 class Aliases(DailyUse):
+    """`without`: every second call is made without gradients."""
+
     op = "aliases"
+    without: bool = True
 
 
 @dataclass(frozen=True)
 class Stepped(DailyUse):
-    """`parameters`: names of those whose new values follow the other tensors."""
+    """`parameters`: names of those whose new values follow the other tensors. `layouts`: see `host.habits.stepped`."""
 
     op = "stepped"
     parameters: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
 
 
 class Overwritten(DailyUse):

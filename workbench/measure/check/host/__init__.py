@@ -2,5 +2,4 @@
 
 `host` answers the judge; `load`, `module` and `calls` do what is asked. `ways` binds PyTorch's ways. `habits` and `tf32` make
 the calls for the questions of the same names. `settings` is what a file can change for all modules of its process.
-`exception_line` finds the line that an exception is about.
 """

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from ...module.cases import SUMMED, laid_out, summed
 from ..foreign.replies import Habit, Left
 from ..foreign.requests import (
     Aliases,
@@ -37,6 +38,7 @@ from .calls import given_backward, gradients_of
 
 _monotonic, _sleep = time.monotonic, time.sleep   # taken before a foreign file may replace them
 _MANY, _MANY_S = 100, 0.5      # the number of calls, and the seconds after which no more are made
+_KEPT_BYTES = 1 << 26          # of outputs
 _CHOICES_S = 15.0
 _THREADS_S, _REST_S = 0.1, 2e-5
 
@@ -141,7 +143,7 @@ def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Ten
 
 
 def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """What adds up in .grad: two backwards through one graph, the first of them after .eval(), then that of
+    """What adds up in .grad: two backwards through one graph, the first of them after .eval(), then, in another thread, that of
     another call, whose output is changed in place."""
     (xs,), (grad_output,) = _sets(request, tensors, device)
     wanted = _wanted(module, request.gradients, xs)
@@ -156,43 +158,65 @@ def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: T
         output = module(*xs)
         if request.in_place:
             output.mul_(2)
-        given_backward(output, grad_output / 2 if request.in_place else grad_output).backward()
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(given_backward(output, grad_output / 2 if request.in_place else grad_output).backward).result()
         kept = [(n, w.grad) for n, w in zip(request.gradients, wanted, strict=True) if w.grad is not None]
     return Habit(first=tuple(n for n, _ in kept)), [g for _, g in kept]
 
 
 def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Inputs that are results of other operations and slices of larger tensors, every second one transposed: the output, and
-    the gradients. Then the gradients for a grad_output whose memory is transposed, and whose values are `factor` times the
-    given ones; they are divided by it. With `alike`, before all that, the outputs for a batch of one sample that is repeated,
-    and for the same one as a view without copies."""
+    """A call for each of `rounds`: its output, then its gradients; the answer names these. In a round each input, or
+    grad_output, lies in memory in another way. "repeated": each sample of the batch is the first one, as a view without copies;
+    then no gradients are taken. "grad summed": grad_output as y.sum() over the spatial dimensions gives it, and "grad summed
+    over samples" the other dimensions. With `dense` these are copies instead. A reversed grad_output has `factor` times the
+    given values; its gradients are divided by it."""
     (xs,), grad_outputs = _sets(request, tensors, device)
-    alike = [x[:1].expand(x.shape) if x.dim() and len(x) else x for x in xs]
-    repeated = [module(*(x.contiguous() for x in alike)).detach(), module(*alike).detach()] if request.alike else []
     wanted = _wanted(module, request.gradients, xs)
-    output = module(*(_turned(x) if place % 2 else _slice(x) for place, x in enumerate(xs)))
-    if not grad_outputs:
-        return Habit(), [*repeated, output.detach()]
-    first, of_first = _gradients(request.gradients, wanted, output, grad_outputs[0])
-    second, of_second = _gradients(request.gradients, wanted, module(*xs), _turned(grad_outputs[0] * request.factor))
-    return Habit(first=first, second=second), [*repeated, output.detach(), *of_first, *(g / request.factor for g in of_second)]
+    names: list[tuple[str, ...]] = []
+    results: Tensors = []
+    for one in request.rounds:
+        _, of_grad, layout = one.rpartition("grad ")
+        there, given = xs, grad_outputs[:1]
+        if one == "repeated":
+            there, given = [x.detach()[:1].expand(x.shape) if x.dim() and len(x) else x.detach() for x in xs], []
+        elif not of_grad:
+            there = [laid_out(x, "reversed" if place % 2 and one == "part_of_batch" else one) for place, x in enumerate(xs)]
+        elif layout in SUMMED:
+            given = [summed(given[0], layout)]
+        else:
+            given = [laid_out(given[0] * request.factor if layout == "reversed" else given[0], layout)]
+        there, given = ([x.contiguous() for x in part] if request.dense else part for part in (there, given))
+        output = module(*there)
+        there_are, grads = _gradients(request.gradients, wanted, output, given[0]) if given else ((), [])
+        names.append(there_are)
+        results += [output.detach(), *(g / request.factor if layout == "reversed" else g for g in grads)]
+    return Habit(choices=tuple(names)), results
 
 
 def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Of many calls the output that is farthest from the first, element by element. Each output is changed in place after its
-    call, unless it is the memory of an input or of the state. One output is an input of the next call, if it has the shape of
-    the first input. Then an output, after its inputs have been overwritten."""
+    """Of many calls the output that is farthest from the first, element by element. After its call each output is filled in
+    place with a number of its own, unless it is the memory of an input or of the state. One output is an input of the next
+    call, if it has the shape of the first input. Then an output, after its inputs have been overwritten. Then the output of one
+    of many calls without gradients that later calls have changed most. These outputs are kept, up to some MB."""
     (xs,), _ = _sets(request, tensors, device)
     first = module(*xs).detach().clone()
-    farthest, begin = torch.zeros_like(first), _monotonic()
+    farthest, lost, begin = torch.zeros_like(first), torch.zeros_like(first), _monotonic()
     others = {t.untyped_storage().data_ptr() for t in (*xs, *module.parameters(), *module.buffers())}
-    for _ in range(_MANY if first.is_floating_point() else 0):
-        output = module(*xs).detach()
+    kept: list[tuple[torch.Tensor, int]] = []
+    most = _KEPT_BYTES // max(1, first.numel() * first.itemsize)
+    for count in range(1, 1 + _MANY if first.is_floating_point() else 1):
+        with torch.set_grad_enabled(not request.without or count % 2 == 1):
+            output = module(*xs).detach()
         farthest = torch.maximum(farthest, (output - first).abs())
         if output.untyped_storage().data_ptr() not in others and output.is_contiguous():
-            output.add_(1)
+            with contextlib.suppress(RuntimeError):   # of which a part may not be written
+                output.fill_(count)
+                if count % 2 == 0 and len(kept) < most:
+                    kept.append((output, count))
         if _monotonic() - begin > _MANY_S:
             break
+    for output, count in kept:
+        lost = torch.maximum(lost, (output - count).abs())
     output = module(*xs).detach()
     if xs and (output.shape, output.dtype) == (xs[0].shape, xs[0].dtype) and output.is_floating_point():
         with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # it may not take such values
@@ -201,17 +225,19 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
     output = module(*xs).detach()
     for x in xs:
         x.fill_(1)
-    return Habit(), [first + farthest, output]
+    return Habit(), [first + farthest, output, first + lost]
 
 
 def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Parameters that were changed in place, as an optimizer does: what state_dict() then has of them, output, output
-    under no_grad, and gradients. Then the output after the same change through .data, which no version counts; and with
-    other Parameter objects of these values in their place, whose memory is transposed."""
+    under no_grad, and gradients. Then the output after the same change through .data, which no version counts. Then for each
+    of `layouts` output and gradients with other Parameter objects of these values in their place, whose memory has that
+    layout; the answer names the gradients of each."""
     count = len(tensors) - len(request.parameters)
     values = [v.to(device) for v in tensors[count:]]
     (xs,), grad_outputs = _sets(request, tensors[:count], device)
-    parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
+    # As an optimizer gets them.
+    parameters: dict[str, torch.Tensor] = dict(zip(dict(module.named_parameters()), module.parameters(), strict=False))
     kept = [parameters[n].detach().clone() for n in request.parameters]
     module(*xs)  # a call with the old values, so that stored copies of them are wrong in the following calls
     with torch.no_grad():
@@ -233,11 +259,20 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
     finally:
         _overwrite(parameters, request.parameters, kept)
     results = [*saved, output.detach(), plain, *grads, unversioned]
+    names = []
     with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):  # not of every module, a scripted one for example
-        others: dict[str, torch.Tensor] = {
-            n: torch.nn.Parameter(_turned(v)) for n, v in zip(request.parameters, values, strict=True)}
-        results.append(torch.func.functional_call(module, others, tuple(x.detach() for x in xs)).detach())
-    return Habit(first=there), results
+        for layout in request.layouts:
+            others: dict[str, torch.Tensor] = {
+                n: torch.nn.Parameter(laid_out(v, layout if v.dim() in (4, 5) or layout == "reversed" else "contiguous"))
+                for n, v in zip(request.parameters, values, strict=True)}
+            xs = [x.detach() for x in xs]
+            wanted = [xs[int(n[6:])].requires_grad_() if n.startswith("input ") else others.get(n, parameters[n])
+                      for n in request.gradients]
+            output = torch.func.functional_call(module, others, tuple(xs))
+            theirs, grads = _gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
+            names.append(theirs)
+            results += [output.detach(), *grads]
+    return Habit(first=there, choices=tuple(names)), results
 
 
 def overwritten(module: torch.nn.Module, request: Overwritten, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -380,16 +415,3 @@ def _restore(kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 def _random_state(device: str) -> torch.Tensor:
     return torch.get_rng_state() if device == "cpu" else torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state(device)])
-
-
-def _turned(x: torch.Tensor) -> torch.Tensor:
-    """The same values, in memory with the dimensions in reverse."""
-    order = tuple(reversed(range(x.dim())))
-    return x.permute(order).contiguous().permute(order)
-
-
-def _slice(x: torch.Tensor) -> torch.Tensor:
-    """The last part of a larger tensor that an operation has made, with other values before it."""
-    if not x.dim() or not len(x):
-        return x
-    return torch.cat([x[:1] + 1 if x.is_floating_point() else x[:1], x])[1:]

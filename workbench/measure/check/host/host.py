@@ -13,6 +13,7 @@ import inspect
 import linecache
 import math
 import os
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -43,7 +44,7 @@ from ..foreign.replies import (
 from ..foreign.requests import OfModule, Request
 from ..foreign.window import Window, opened
 from ..foreign.wire import Tensors, pack, receive_blocking
-from . import calls, exception_line, habits, load, settings
+from . import calls, habits, load, settings
 from .module import arguments_of, convolves, is_the_layer, structure, the_state
 
 FILE = "<model file>"
@@ -51,6 +52,10 @@ _monotonic = time.monotonic  # taken before a foreign file may put another clock
 _MOST_MESSAGE = 200_000  # a compiler's whole log may be in it
 _CALLS: dict[str, Callable[..., Any]] = {function.__name__: function for function in (
     calls.call, calls.reach, *habits.HABITS, *calls.ON_GPU)}   # by the operation's name
+_CALLED = re.compile(r"([\w.]{1,200})\(\) (?:missing|takes|got) ")
+_BACKWARD = re.compile(r"[Ff]unction (\w{1,200})Backward returned an (?:incorrect|invalid)")
+_TRITON = re.compile(r"at \d{1,6}:\d{1,6}:\n(?:.*\n){0,200}?(.*)\n *\^")  # the line above the mark
+_CLASS = re.compile(r'Module \[(\w{1,200})\] is missing the required "forward" function|(\w{1,200}) is not an nn\.Module$')
 R = TypeVar("R")
 
 
@@ -249,8 +254,58 @@ def _told(error: BaseException, host: Host) -> Told:
     line = max(ours, key=ours.count) if isinstance(error, RecursionError) and ours else next(iter(ours), None)
     if isinstance(error, SyntaxError) and error.filename == FILE:
         line = error.lineno
-    line = exception_line.of_triton(str(error), FILE) or line or exception_line.line_of(str(error), FILE, host.namespace)
+    line = _line_of_triton(str(error), FILE) or line or _line_of(str(error), FILE, host.namespace)
     in_backward = any(f.name == "grad" and f.filename == torch.autograd.__file__ for f in frames)
     return Told(type(error).__name__, str(error)[:_MOST_MESSAGE], line, "backward" if in_backward else host.loaded.where,
                 "".join(traceback.format_exception(error))[-6000:],
                 Context("emulator" if isinstance(error, load.BuildFailed) else "", tuple(host.loaded.calls)))
+
+
+def _line_of(message: str, file: str, namespace: dict[str, Any]) -> int | None:
+    """The line that is meant, for an exception that no line of the file raised: the start of the function that was called
+    wrongly, or the only launch of a kernel. `namespace`: that of the file."""
+    lines = linecache.getlines(file)
+    try:
+        if found := _CALLED.match(message):
+            return _of_function(_named(found[1], namespace), file, lines)
+        if found := _BACKWARD.search(message):
+            return _of_function(_named(f"{found[1]}.backward", namespace), file, lines)
+        if found := _CLASS.match(message):
+            return _only(lines, rf"\s*class {found[1] or found[2]}\b")
+        if "You must implement either the backward" in message:
+            return _only(lines, r"\s*class \w+\((?:[\w.]*\.)?Function\)")
+        if message.startswith("CUDA error: "):
+            return _only(lines, r"[^#]*<<<")
+    except Exception:  # the namespace is foreign
+        return None
+    return None
+
+
+def _line_of_triton(message: str, file: str) -> int | None:
+    """The line that Triton's compiler shows: it counts lines from the start of the kernel."""
+    shown = _TRITON.match(message)
+    return _only(linecache.getlines(file), re.escape(shown[1]) + r"\s*$") if shown else None
+
+
+def _named(path: str, namespace: dict[str, Any]) -> Any:
+    first, *rest = path.split(".")
+    found = namespace[first]
+    for name in rest:
+        found = getattr(found, name)
+    return found
+
+
+def _of_function(function: Any, file: str, lines: list[str]) -> int | None:
+    code = function.__code__
+    if code.co_filename != file:
+        return None
+    line: int = code.co_firstlineno
+    while line < len(lines) and lines[line - 1].lstrip().startswith("@"):  # a function begins with its decorators
+        line += 1
+    return line
+
+
+def _only(lines: list[str], pattern: str) -> int | None:
+    """The only line that matches; None if there are more."""
+    found = [n for n, words in enumerate(lines, 1) if re.match(pattern, words)]
+    return found[0] if len(found) == 1 else None

@@ -1,6 +1,7 @@
 """Questions that are asked in addition to those of examine.py, and the cases that they need.
 
-questions     `habits` (daily use), `magnitudes` (is it float16?), `tf32`, `gpu_questions`, `kernelbench` (its own verdict)
+questions     `habits` (daily use; `asking` makes its calls), `magnitudes` (is it float16?), `tf32`,
+              `gpu_questions`, `kernelbench` (its own verdict)
 cases         `cases` (sizes and arguments), `drawn` (inputs from get_inputs)
 explanations  `shrink` (the smallest failing case; known wrong formulas are in measure/mistakes.py), `jumps` (of gradients)
 

@@ -19,6 +19,7 @@ from ..foreign.replies import Structure
 Change = dict[str, int | tuple[int, ...]]   # fields of a layer
 _SMALL = {1: 12, 2: 5, 3: 3}
 _BEYOND_A_GRID = (1 << 16) + 1   # blocks in the second or third dimension of a grid end at 65 535
+_AS_MANY = "as many values in another shape"
 _MOST_PAIRS = 15  # of constructor arguments that are changed together
 _NEAR = 0.02    # relative difference between nearly equal inputs
 _LARGER = 4.0   # factor for every eighth changed parameter
@@ -97,9 +98,10 @@ def sizes(given: Case) -> Iterator[Case]:
         return
     small = small_case(given)
     spatial = small.shapes[0][2:]
+    as_many = (1, (2 * spatial[0], *spatial[1:])) if spatial == spatial[::-1] else (2, spatial[::-1])
     for name, batch, size in (("a small size", 2, spatial), ("an odd size", 3, tuple(n + 5 for n in spatial)),
                               ("a lopsided size", 1, (*(n + 9 for n in spatial[:1]), *spatial[1:])),
-                              ("size 1", 1, tuple(1 for _ in spatial))):
+                              ("size 1", 1, tuple(1 for _ in spatial)), (_AS_MANY, *as_many)):
         if (case := resized(small, batch, size)) is not None:
             yield replace(case, name=name)
     if (case := resized(given, given.shapes[0][0] + 1, tuple(n + 1 for n in given.shapes[0][2:]))) is not None:
@@ -255,7 +257,37 @@ def changed_state(case: Case, names: Sequence[str], state: tuple[Sequence[str], 
     return state[0], changed
 
 
+def little_changed(names: Sequence[str], state: tuple[Sequence[str], list[torch.Tensor]], generator: torch.Generator
+                   ) -> Iterator[tuple[str, tuple[Sequence[str], list[torch.Tensor]]]]:
+    """What was changed, and the state: two values of each parameter change places; then one value of each is another one.
+    Equal tensors stay equal."""
+    how = {"generator": generator, "device": generator.device}
+    for words in ("two values of each parameter changed places", "one value of each parameter changed"):
+        made: list[tuple[torch.Tensor, torch.Tensor]] = []
+        changed = []
+        for name, value in zip(*state, strict=True):
+            if name not in names or not value.is_floating_point() or not value.numel():
+                changed.append(value)
+                continue
+            new = next((n for old, n in made if old.shape == value.shape and torch.equal(old, value)), None)
+            if new is None:
+                new = value.clone(memory_format=torch.contiguous_format)
+                flat, place = new.view(-1), int(torch.randint(value.numel(), (), **how))
+                others = (flat != flat[place]).nonzero().view(-1)
+                if words.startswith("two") and len(others):
+                    other = int(others[torch.randint(len(others), (), **how)])
+                    flat[[place, other]] = flat[[other, place]]
+                else:
+                    flat[place] = flat[place] / 2 + (float(flat.abs().max()) or 1.0)
+                made.append((value, new))
+            changed.append(new)
+        yield words, (state[0], changed)
+
+
 def _generic_sizes(given: Case) -> Iterator[Case]:
+    shapes = tuple((*s[:-2], s[-1], s[-2]) if len(s) > 1 and s[-2:] == given.shapes[0][-2:] else s for s in given.shapes)
+    if shapes != given.shapes and sum(map(prod, shapes)) <= _MOST_TWICE:
+        yield replace(given, shapes=shapes, name=_AS_MANY)
     batch = given.shapes[0][0] if given.shapes and given.shapes[0] else 0
     for size in (3, batch + 1, 2 * batch + 1, _BEYOND_A_GRID) if batch else ():
         case = with_batch(given, size, f"batch {size}")

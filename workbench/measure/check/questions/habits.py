@@ -3,7 +3,7 @@ module. The truth is known from the plain call; only for .eval() and for other p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -11,16 +11,14 @@ from functools import cache, partial
 import torch
 
 from ....core.answers import Answer, Question
-from ....core.check_parts import Log
 from ....core.trial import Status
-from ..advice import ASKED, KEYS, OF_DAILY_USE
-from ..foreign.process import Ended, Raised
+from ..advice import ASKED, KEYS
+from ..foreign.process import Raised
 from ..foreign.replies import Habit, Left
 from ..foreign.requests import (
     Aliases,
     AskLeft,
     Copied,
-    DailyUse,
     EvalAlone,
     EvalMode,
     NoGrad,
@@ -33,9 +31,10 @@ from ..foreign.requests import (
     Views,
 )
 from ..party import Party
-from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, same_bits, wide
+from ..trialrun import NotForReference, Outcome, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
-from .cases import Case, changed_state, with_batch
+from .asking import Asking, Not, Rounds, split
+from .cases import Case, changed_state, little_changed, with_batch
 
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
 _BY_DATA = "After a change through .data, which does not count as a new version"
@@ -44,11 +43,9 @@ _SAME_BUFFER = 1e-2   # relative L2 tolerance; the accuracy is tested by other q
 _SEED_OF_NEW = 45  # the state replaces what it draws
 _MOST_NAMES = 4   # tensors whose gradient alone is wanted
 _LARGE = 1 << 20  # values of all inputs
-_OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters")   # asked of both
-
-
-class _Not(Exception):
-    """Raised if a question is not asked; the text gives the reason."""
+_LAYOUTS = ("reversed", "channels_last")
+_IN_MEMORY = {"reversed": "", "channels_last": " in channels_last"}
+_OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
 
 
 def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
@@ -74,17 +71,13 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
             yield from found
 
 
-class _Habits:
-    """`first`, `second`, `other`: right answers of one state for other values, the last one for another batch."""
+class _Habits(Asking):
+    """`second`: of other values. `other`: for another batch. Both have the state of `first`."""
 
     def __init__(self, trial: TrialRun, first: Outcome, second: Outcome, other: Outcome) -> None:
-        self.trial, self.first, self.second, self.other = trial, first, second, other
-        self.state = first.state if trial.loads_state else None
-        self.right_without = True   # without gradients; an error there shows in every mode, and is reported once
+        super().__init__(trial, first)
+        self.second, self.other = second, other
         self._near = cache(partial(magnitudes.near, trial, first))
-        self._collected: dict[tuple[str, int], dict[str, torch.Tensor]] | None = None  # while the reference is asked
-        self._asks = (trial.candidate, self.state)
-        self._again: Callable[[], object] = lambda: None   # the question, if the reference can be asked it as well
 
     def no_grad(self) -> list[Question]:
         def wrong() -> str | tuple[str, Status]:
@@ -189,7 +182,7 @@ class _Habits:
                     break
                 except Raised as error:
                     if not in_place:
-                        raise _Not(f"the reference raises {error.type}, too.") from error
+                        raise Not(f"the reference raises {error.type}, too.") from error
             try:
                 facts, results = self._asked(partial(SecondBackward, in_place=in_place), [self.first], gradients=names)
             except Raised as error:
@@ -201,34 +194,37 @@ class _Habits:
                 return _OTHER_COUNT
             if lost := self._lost(list(facts.first), self.first):
                 return f"After three calls of backward there is no {lost}."
-            return self._compared([("After three calls of backward, two of them through one graph", self.first, {
-                n: v / 3 for n, v in zip(facts.first, results, strict=True)})])
+            said = "After three calls of backward, two through one graph and one in another thread"
+            return self._compared([(said, self.first, {n: v / 3 for n, v in zip(facts.first, results, strict=True)})])
         return [self._question("second_backward", wrong, "Yes: gradients add up over three calls of backward.")]
 
     def views(self) -> list[Question]:
         names = self.first.names if self.first.grad_output is not None else []
+        rounds = Rounds(self.trial, self.first, names)
 
-        def wrong() -> str:
-            alike = magnitudes.may_repeat(self.trial, self.first)
-            factor = 1.0 if "float16" == self.trial.dtype or self.trial.declared == "fp16" else 2.0**-20
-            facts, results = self._asked(partial(Views, alike=alike, factor=factor), [self.first], gradients=names)
-            one, other = (list(facts.first), list(facts.second)) if names else ([], [])
-            if len(results) != 2 * alike + 1 + len(one) + len(other):
+        def asked(some: Sequence[str]) -> tuple[Habit, list[torch.Tensor]]:
+            return self._asked(partial(Views, rounds=tuple(some), factor=rounds.factor), [self.first], gradients=names)
+
+        def wrong() -> str | tuple[str, Status]:
+            try:
+                found = rounds.parts(*asked([*rounds.asked]))
+            except Raised:
+                for one in rounds.asked:   # in which round
+                    try:
+                        asked([one])
+                    except Raised as error:
+                        return f"{rounds.words(one)}: {problem_of(error).seen}", problem_of(error).status
+                raise
+            if found is None:
                 return _OTHER_COUNT
-            if alike:
-                (dense, view), results = results[:2], results[2:]
-                about = replace(self.first, expected={"output": dense}, own={}, grad_output=None)
-                if said := self._wrong(about, {"output": view.to(dense.dtype)}):
-                    return f"For an expanded input (stride 0) it differs from a copy of the same values: {said}"
-            if lost := self._lost(one, self.first) or self._lost(other, self.first):
-                return f"For views autograd gives no {lost}."
-            split, of_slices = 1 + len(one), "For slices of larger tensors"
-            return self._compared(((of_slices, self.first, {"output": results[0]}),
-                                   (of_slices, self.first, dict(zip(one, results[1:split], strict=True))),
-                                   ("For a transposed grad_output" + " of small values" * (factor < 1), self.first,
-                                    dict(zip(other, results[split:], strict=True)))))
-        return [self._question("views", wrong, "Yes: inputs with a storage offset" +
-                               (", and a transposed grad_output." if names else "."))]
+            for one, there in found.items():
+                if names and one != "repeated" and (lost := self._lost([*there], rounds.asked[one])):
+                    return f"{rounds.words(one)} autograd gives no {lost}."
+            return self._compared([(rounds.words(one), rounds.asked[one], {n: v for n, v in there.items() if n != "output" or
+                                                                           not one.startswith("grad ")})
+                                   for one, there in found.items()])
+        return [self._question("views", wrong, "Yes: parts of larger tensors, and other inputs that are views" +
+                               (", and a grad_output that is one." if names else "."))]
 
     def copied(self) -> list[Question]:
         """A file that cannot be copied at all is not asked: a handle of an extension cannot."""
@@ -236,7 +232,7 @@ class _Habits:
             try:
                 _, results = self._asked(Copied, [self.first])
             except Raised as error:
-                raise _Not(f"copy.deepcopy raises {error.sentence}.") from error
+                raise Not(f"copy.deepcopy raises {error.sentence}.") from error
             return self._compared([("A copy, after the original's parameters were set to zero", self.first,
                                     {"output": results[0]})]) if len(results) == 1 else _OTHER_COUNT
         return [self._question("copied", wrong, "Yes.").as_warning()]
@@ -302,9 +298,9 @@ class _Habits:
                                      (names, list(map(wide, values))))
                 _, own = asked(self.trial.how(case), given, self.first.state)
             except Raised as error:
-                raise _Not(f"The reference raises {error.sentence} after .eval().") from error
+                raise Not(f"The reference raises {error.sentence} after .eval().") from error
             if not all(bool(t.isfinite().all()) for t in truth):
-                raise _Not("The reference gives values that are not finite.")
+                raise Not("The reference gives values that are not finite.")
             buffers.extend(facts.buffers)
             usual, split = list(facts.first), 3 + len(facts.first)
             facts, results = self._asked(EvalMode, [self.first], gradients=gradients)
@@ -368,9 +364,9 @@ class _Habits:
             try:
                 outcome = new()
             except NotForReference as error:
-                raise _Not(f"The reference does not accept other parameters: {error}") from error
-            problem = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
-            return problem.seen if problem else self._stepped(outcome)
+                raise Not(f"The reference does not accept other parameters: {error}") from error
+            problem = outcome.problem(*_OF_A_CALL)
+            return problem.seen if problem else self._stepped(outcome) or self._changed_little(outcome)
         question = self._question("parameters", wrong, "Yes: loaded, changed in place, and replaced.")
         return [question.as_warning() if question.seen.startswith(f"No. {_BY_DATA}") else question]
 
@@ -387,7 +383,7 @@ class _Habits:
             try:
                 facts, results = self.trial.reference.ask(request, self.trial.how(self.first.case), given, self.first.state)
                 if self._compared([(said, self.first, dict(zip(facts.first, results, strict=True)))]):
-                    raise _Not("the reference itself gives other gradients.")
+                    raise Not("the reference itself gives other gradients.")
             except Raised:
                 raises.append(True)
             try:
@@ -407,12 +403,15 @@ class _Habits:
         changed = {n: v for n, v in zip(*outcome.state, strict=True) if n in self.first.names}
         names = outcome.names if outcome.grad_output is not None else []
         given = [*outcome.inputs, *([outcome.grad_output] if names else []), *changed.values()]
-        request = partial(Stepped, inputs=len(outcome.inputs), gradients=tuple(names), parameters=tuple(changed))
+        layouts = _LAYOUTS if any(v.dim() in (4, 5) for v in changed.values()) else _LAYOUTS[:1]
+        request = partial(Stepped, inputs=len(outcome.inputs), gradients=tuple(names), parameters=tuple(changed),
+                          layouts=tuple(layouts))
         facts, results = self._asks[0].ask(request, self.trial.how(outcome.case), given, self._asks[1])
         there, saved = list(facts.first) if names else [], results[:len(changed)]
         results = results[len(changed):]
         unversioned, *rest = results[2 + len(there):] or [None]
-        if len(rest) > 1 or unversioned is None:
+        others = split(layouts[:len(facts.choices)], facts, rest)
+        if others is None or unversioned is None:
             return _OTHER_COUNT
         if stale := [n for (n, v), now in zip(changed.items(), saved, strict=True) if not same_bits(now.to(v.dtype), v)]:
             return f"After a change in place its state_dict has the old values of {stale[0]}."
@@ -421,34 +420,37 @@ class _Habits:
         now = {"output": results[0], **dict(zip(there, results[2:2 + len(there)], strict=True))}
         return self._compared((("After a change in place", outcome, now),
                                *[("Then under no_grad", outcome, {"output": results[1]})][:self.right_without],
-                               *(("With other Parameter objects", outcome, {"output": one}) for one in rest),
+                               *((f"With other Parameter objects{_IN_MEMORY[one]}", outcome, there) for one, there in
+                                 others.items()),
                                (_BY_DATA, outcome, {"output": unversioned})))
+
+    def _changed_little(self, outcome: Outcome) -> str:
+        """The same call after a few values have changed. A file may keep something made of the parameters that a sample or the
+        sum of their values does not show to be old."""
+        for words, state in little_changed(outcome.names, outcome.state, self.trial.generator):
+            with suppress(NotForReference):
+                other = self.trial.run(outcome.case, gradients=outcome.grad_output is not None, values=outcome.inputs,
+                                       state=state)
+                if problem := other.problem(*_OF_A_CALL):
+                    return f"After {words}: {problem.seen}"
+        return ""
 
     def _many_calls(self) -> str:
         """Of many calls, each of whose outputs is changed. And a reference may return its own input, too."""
-        places = ("The output of one of many calls", "The output, after the input was overwritten")
-        with suppress(Raised):   # an input that cannot be overwritten
-            found = [{"output": one} for one in self._asked(Aliases, [self.first])[1]]
-            return self._compared(list(zip(places, 2 * [self.first], found, strict=True))) if len(found) == 2 else _OTHER_COUNT
-        return ""
-
-    # -- the pieces ---------------------------------------------------------------------------------------------
-
-    def _question(self, key: str, wrong: Callable[[], str | tuple[str, Status]], yes: str) -> Question:
-        """`wrong` says what is wrong, and the status if that is not MISMATCH."""
-        self._again = wrong if key in _OF_BOTH else lambda: None
+        places = ("The output of one of many calls", "The output, after the input was overwritten",
+                  f"An output{' without gradients' if self.right_without else ''}, after more calls")
+        ask = partial(Aliases, without=self.right_without)
         try:
-            told = wrong()
-            said, status = told if isinstance(told, tuple) else (told, Status.MISMATCH)
-        except _Not as error:
-            return Question(key, ASKED[key], Answer.SKIPPED, f"Not asked: {error}")
-        except (Raised, Ended) as error:
-            problem: Problem = problem_of(error)
-            return Question(key, ASKED[key], Answer.FAILED, f"No. {problem.seen}", problem.advice or OF_DAILY_USE[key],
-                            str(problem.status), Log(log=problem.log[-3000:] or None))
-        if not said:
-            return Question(key, ASKED[key], Answer.PASSED, yes)
-        return Question(key, ASKED[key], Answer.FAILED, f"No. {said}", OF_DAILY_USE[key], str(status))
+            found = [{"output": one} for one in self._asked(ask, [self.first])[1]]
+        except Raised as error:
+            try:
+                self.trial.reference.ask(partial(ask, inputs=len(self.first.inputs)), self.trial.how(self.first.case),
+                                         self.first.inputs, self.first.state)
+            except Raised:   # as where an input cannot be overwritten
+                return ""
+            raise error
+        return self._compared([(words, self.first, one) for words, one in zip(places, found, strict=True)]) if \
+            len(found) == len(places) else _OTHER_COUNT
 
     def _of_buffers(self, names: list[str], left: list[tuple[str, bool]]) -> Question:
         """What is wrong with the buffers, and whether only a count of calls differs. Another count does not change the module's
@@ -460,41 +462,3 @@ class _Habits:
         said, counts = left[0]
         return Question(key, ASKED[key], Answer.FAILED if counts else Answer.WARNED, f"No. After one more call: {said}",
                         "Change the buffers as the reference does.", str(Status.MISMATCH))
-
-    def _asked(self, kind: Callable[..., DailyUse], outcomes: list[Outcome], *, gradients: Sequence[str] = ()
-               ) -> tuple[Habit, list[torch.Tensor]]:
-        tensors = [x for one in outcomes for x in one.inputs]
-        if gradients:
-            tensors += [one.grad_output for one in outcomes]
-        request = partial(kind, inputs=len(self.first.inputs), sets=len(outcomes), gradients=tuple(gradients))
-        party, state = self._asks
-        return party.ask(request, self.trial.how(self.first.case), tensors, state)
-
-    def _lost(self, there: list[str], outcome: Outcome, wanted: list[str] | None = None) -> str:
-        """Gradients that the reference has and that are missing."""
-        plain = self.trial.plain
-        return ", ".join(plain(n) for n in wanted or outcome.names if n not in there and plain(n) in outcome.expected)
-
-    def _compared(self, those: Sequence[tuple[str, Outcome, dict[str, torch.Tensor]]]) -> str:
-        """The first of these that is wrong, in words."""
-        for words, outcome, there in those:
-            got = {n if n == "output" else self.trial.plain(n): self.trial.tangent(n, v) for n, v in there.items()}
-            if self._collected is not None:
-                self._collected[words, id(outcome)] = got
-            elif said := self._wrong(outcome, got):
-                theirs = self._of_reference().get((words, id(outcome)))
-                if theirs is None or (said := magnitudes.wrong_beside(self.trial, outcome, got, theirs, said)):
-                    return f"{words}: {said}"
-        return ""
-
-    def _of_reference(self) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
-        """What the reference returns in its own precision if it gets the same calls."""
-        found = self._collected = dict[tuple[str, int], dict[str, torch.Tensor]]()
-        of_file, self._asks = self._asks, (self.trial.reference, self.first.state)
-        with suppress(Raised, Ended, _Not):
-            self._again()
-        self._collected, self._asks = None, of_file
-        return found
-
-    def _wrong(self, outcome: Outcome, got: dict[str, torch.Tensor]) -> str:
-        return "" if self._collected is not None else magnitudes.wrong(self.trial, outcome, got)

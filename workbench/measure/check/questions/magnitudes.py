@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from functools import partial
 
 import torch
 
@@ -23,7 +22,6 @@ from ....core.layer import ConvTranspose
 from ....core.trial import Status
 from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
-from ..foreign.requests import Views
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun
 from . import cases
 
@@ -177,18 +175,6 @@ def _rounded_otherwise(trial: TrialRun, outcome: Outcome) -> list[dict[str, torc
     with contextlib.suppress(Raised):
         return [trial.own(replace(outcome, inputs=[*map(moved, outcome.inputs)])) for _ in range(_ROUNDINGS)]
     return []
-
-
-def may_repeat(trial: TrialRun, first: Outcome) -> bool:
-    """Whether the reference takes a batch of one sample that is repeated: a matrix may then have no inverse."""
-    if trial.drawn is not None and any(trial.drawn.structures):
-        return False
-    try:
-        _, (output, *_) = trial.reference.ask(partial(Views, inputs=len(first.inputs), alike=True), trial.how(first.case),
-                                              first.inputs, first.state)
-    except Raised:
-        return False
-    return bool(output.isfinite().all())
 
 
 def _exact(outcome: Outcome) -> bool:

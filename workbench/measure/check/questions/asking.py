@@ -1,0 +1,192 @@
+"""How the questions of daily use ask the file, and where needed the reference, and compare the answers. Then the calls of the
+question about views: in each round the inputs, or grad_output, lie in memory in another way. Most rounds have the values of a
+plain call. In the others values repeat; for these the reference is asked what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property, partial
+
+import torch
+
+from ....core.answers import Answer, Question
+from ....core.check_parts import Log
+from ....core.trial import Status
+from ...module.cases import SUMMED, summed
+from ..advice import ASKED, OF_DAILY_USE
+from ..foreign.process import Ended, Raised
+from ..foreign.replies import Habit
+from ..foreign.requests import DailyUse, Views
+from ..trialrun import Outcome, Problem, TrialRun, problem_of, wide
+from . import magnitudes
+
+_OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters")   # asked of both
+_REPEATED, _REVERSED = "repeated", "grad reversed"
+_OF_INPUTS = {
+    "part_of_batch": "For slices of larger tensors", "part_of_channels": "For some channels of a larger tensor",
+    "crop": "For a crop of a larger tensor", "shifted": "For an input that does not begin at a multiple of 16 bytes",
+    _REPEATED: "For an expanded input (stride 0)"}
+_OF_GRADS = {
+    _REVERSED: "For a transposed grad_output", "grad channels_last": "For a grad_output in channels_last",
+    "grad part_of_channels": "For a grad_output that is some channels of a larger tensor, as after torch.cat",
+    "grad crop": "For a grad_output that is a crop of a larger tensor",
+    "grad shifted": "For a grad_output that does not begin at a multiple of 16 bytes",
+    **dict(zip((f"grad {how}" for how in SUMMED), (
+        "For the grad_output of a sum over the spatial dimensions, which is expanded (stride 0)",
+        "For the grad_output of a sum over samples and channels, which is expanded (stride 0)"), strict=True))}
+
+
+class Not(Exception):
+    """Raised if a question is not asked; the text gives the reason."""
+
+
+class Asking:
+    """Asks both files the same calls and compares the results. `first`: a right answer."""
+
+    def __init__(self, trial: TrialRun, first: Outcome) -> None:
+        self.trial, self.first = trial, first
+        self.state = first.state if trial.loads_state else None
+        self.right_without = True   # without gradients; an error there shows in every mode, and is reported once
+        self._collected: dict[tuple[str, int], dict[str, torch.Tensor]] | None = None  # while the reference is asked
+        self._asks = (trial.candidate, self.state)
+        self._again: Callable[[], object] = lambda: None   # the question, if the reference can be asked it as well
+
+    def _question(self, key: str, wrong: Callable[[], str | tuple[str, Status]], yes: str) -> Question:
+        """`wrong` says what is wrong, and the status if that is not MISMATCH."""
+        self._again = wrong if key in _OF_BOTH else lambda: None
+        try:
+            told = wrong()
+            said, status = told if isinstance(told, tuple) else (told, Status.MISMATCH)
+        except Not as error:
+            return Question(key, ASKED[key], Answer.SKIPPED, f"Not asked: {error}")
+        except (Raised, Ended) as error:
+            problem: Problem = problem_of(error)
+            return Question(key, ASKED[key], Answer.FAILED, f"No. {problem.seen}", problem.advice or OF_DAILY_USE[key],
+                            str(problem.status), Log(log=problem.log[-3000:] or None))
+        if not said:
+            return Question(key, ASKED[key], Answer.PASSED, yes)
+        return Question(key, ASKED[key], Answer.FAILED, f"No. {said}", OF_DAILY_USE[key], str(status))
+
+    def _asked(self, kind: Callable[..., DailyUse], outcomes: list[Outcome], *, gradients: Sequence[str] = ()
+               ) -> tuple[Habit, list[torch.Tensor]]:
+        tensors = [x for one in outcomes for x in one.inputs]
+        if gradients:
+            tensors += [one.grad_output for one in outcomes]
+        request = partial(kind, inputs=len(self.first.inputs), sets=len(outcomes), gradients=tuple(gradients))
+        party, state = self._asks
+        return party.ask(request, self.trial.how(self.first.case), tensors, state)
+
+    def _lost(self, there: list[str], outcome: Outcome, wanted: list[str] | None = None) -> str:
+        """Gradients that the reference has and that are missing."""
+        plain = self.trial.plain
+        return ", ".join(plain(n) for n in wanted or outcome.names if n not in there and plain(n) in outcome.expected)
+
+    def _compared(self, those: Sequence[tuple[str, Outcome, dict[str, torch.Tensor]]]) -> str:
+        """The first of these that is wrong, in words."""
+        for words, outcome, there in those:
+            got = {n if n == "output" else self.trial.plain(n): self.trial.tangent(n, v) for n, v in there.items()}
+            if self._collected is not None:
+                self._collected[words, id(outcome)] = got
+            elif said := self._wrong(outcome, got):
+                theirs = self._of_reference().get((words, id(outcome)))
+                if theirs is None or (said := magnitudes.wrong_beside(self.trial, outcome, got, theirs, said)):
+                    return f"{words}: {said}"
+        return ""
+
+    def _of_reference(self) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
+        """What the reference returns in its own precision if it gets the same calls."""
+        found = self._collected = dict[tuple[str, int], dict[str, torch.Tensor]]()
+        of_file, self._asks = self._asks, (self.trial.reference, self.first.state)
+        with suppress(Raised, Ended, Not):
+            self._again()
+        self._collected, self._asks = None, of_file
+        return found
+
+    def _wrong(self, outcome: Outcome, got: dict[str, torch.Tensor]) -> str:
+        return "" if self._collected is not None else magnitudes.wrong(self.trial, outcome, got)
+
+
+class Rounds:
+    """`first`: a right answer. `names`: the gradients that are compared."""
+
+    def __init__(self, trial: TrialRun, first: Outcome, names: Sequence[str]) -> None:
+        self.trial, self.first, self._names = trial, first, tuple(names)
+        self.factor = 1.0 if "float16" == trial.dtype or trial.declared == "fp16" else 2.0**-20
+
+    def words(self, one: str) -> str:
+        """What is special in this round."""
+        return (_OF_INPUTS | _OF_GRADS)[one] + " of small values" * (one == _REVERSED and self.factor < 1)
+
+    @cached_property
+    def asked(self) -> dict[str, Outcome]:
+        """The rounds that the reference takes, and what is right in each."""
+        of_grad = self.first.grad_output
+        four = of_grad is not None and of_grad.dim() in (4, 5)
+        rounds = [*_OF_INPUTS, *(n for n in _OF_GRADS if self._names and (four or n != "grad channels_last"))]
+        if self.trial.drawn is not None and any(self.trial.drawn.structures):
+            rounds.remove(_REPEATED)   # of equal samples an input would not be what get_inputs() draws
+        taken = self._one_by_one(rounds, lambda some: [self._of_reference(some, narrow=True)])
+        other = [n for n in taken if n == _REPEATED or n.removeprefix("grad ") in SUMMED]
+        truths = self._one_by_one(other, lambda some: [self._of_reference(some, narrow=narrow, dense=True)
+                                                       for narrow in (False, True)])
+        return {one: self._outcome(one, *truths[one]) if one in truths else self.first for one in taken
+                if one not in other or one in truths and all(bool(x.isfinite().all()) for x in truths[one][0].values())}
+
+    def parts(self, facts: Habit, results: list[torch.Tensor]) -> dict[str, dict[str, torch.Tensor]] | None:
+        """The results of the rounds by name; None if there are more or fewer than were asked for."""
+        return split(self.asked, facts, results)
+
+    def _outcome(self, one: str, truth: dict[str, torch.Tensor], own: dict[str, torch.Tensor]) -> Outcome:
+        """Gradients may cancel to zero, so that errors are also relative to those of the plain call."""
+        if one == _REPEATED:
+            inputs = [x[:1].expand(x.shape).contiguous() if x.dim() and len(x) else x for x in self.first.inputs]
+            return replace(self.first, inputs=inputs, expected=truth, own=own, grad_output=None)
+        scale = {n: float(v.double().square().mean().sqrt()) for n, v in self.first.expected.items() if v.numel()}
+        return replace(self.first, expected={n: v for n, v in truth.items() if n in self.first.expected}, own=own,
+                       least_rms=scale, grad_output=summed(self.first.grad_output, one.removeprefix("grad ")).contiguous())
+
+    def _of_reference(self, rounds: Sequence[str], *, narrow: bool, dense: bool = False) -> dict[str, dict[str, torch.Tensor]]:
+        """What the reference returns, in the given dtype or in float64. Raises `Raised`."""
+        names, values = self.first.state
+        given = [*self.first.inputs, *([self.first.grad_output] if self._names else [])]
+        request = partial(Views, inputs=len(self.first.inputs), gradients=self._names, rounds=tuple(rounds), dense=dense)
+        how = partial(self.trial.how, self.first.case)
+        facts, results = self.trial.reference.ask(request, how(), given, self.first.state) if narrow else \
+            self.trial.reference.ask(request, how(dtype="float64"), list(map(wide, given)), (names, list(map(wide, values))))
+        found = split(rounds, facts, results)
+        if found is None:
+            return {}
+        return {one: {n if n == "output" else self.trial.plain(n): self.trial.tangent(n, v) for n, v in there.items()}
+                for one, there in found.items()}
+
+    @staticmethod
+    def _one_by_one(rounds: Sequence[str], ask: Callable[[Sequence[str]], list[dict[str, dict[str, torch.Tensor]]]]
+                    ) -> dict[str, list[dict[str, torch.Tensor]]]:
+        """All at once; if one of them raises an exception, each alone, without those that raise one."""
+        found: dict[str, list[dict[str, torch.Tensor]]] = {}
+        for some in _groups(rounds):
+            if found.keys() >= set(rounds):
+                break
+            with suppress(Raised):
+                answers = ask(some)
+                found |= {one: [answer[one] for answer in answers] for one in some if all(one in a for a in answers)}
+        return found
+
+
+def _groups(rounds: Sequence[str]) -> Iterator[Sequence[str]]:
+    if rounds:
+        yield rounds
+        yield from ([one] for one in rounds)
+
+
+def split(rounds: Sequence[str] | dict[str, Outcome], facts: Habit, results: list[torch.Tensor]
+           ) -> dict[str, dict[str, torch.Tensor]] | None:
+    """Output and gradients of each round; None if there are more or fewer than were asked for."""
+    if len(facts.choices) != len(rounds) or len(results) != sum(1 + len(names) for names in facts.choices):
+        return None
+    found, left = {}, iter(results)
+    for one, names in zip(rounds, facts.choices, strict=True):
+        found[one] = {"output": next(left), **{n: next(left) for n in names}}
+    return found
