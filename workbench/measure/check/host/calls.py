@@ -241,6 +241,10 @@ class Batches:
         """In this order: `fixed` inputs (of a backward), a row of factors for each of `inputs` tensors, and several sets of
         those: inputs, or one grad_output."""
         self.module, self.direction = module, request.direction
+        self.parameters = dict(module.named_parameters())   # found here, and not when they are written
+        for name, one in self.parameters.items():
+            if type(one).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+                raise TypeError(f"the parameter {name} is a {type(one).__name__}, which can run code when it is written")
         there, fixed, size = [t.to(device) for t in tensors], request.fixed, request.inputs
         self.fixed, self.factors, sets = there[:fixed], there[fixed:fixed + size], there[fixed + size:]
         self.sets = [sets[i:i + size] for i in range(0, len(sets), size)]
@@ -255,9 +259,9 @@ class Batches:
 
     def renew(self, request: Renew, tensors: Tensors) -> tuple[Nothing, Tensors]:
         """A new version of each parameter, and other inputs instead of the first set, or of a backward; then the graph of that
-        way is built anew."""
-        with torch.no_grad():
-            for name, parameter in self.module.named_parameters():
+        way is built anew. Writing a parameter runs no code of its class: work that belongs to a call would not be timed."""
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            for name, parameter in self.parameters.items():
                 parameter.mul_(-1 if name in request.negated else 1)
         there = [t.to(self.device) for t in tensors]
         if not request.fixed:
