@@ -13,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from workbench.core.best_known import best_config
+from workbench.core.layer import Workload
 from workbench.core.presets import preset
 from workbench.core.replies import Built, Judged
 from workbench.core.trial import Status
+from workbench.core.variants import find
 from workbench.drive.replaying.recorded_space import RecordedSpace, spaces_of
 from workbench.drive.replaying.replay import replay
 from workbench.drive.running.execution import Execution
@@ -23,9 +26,10 @@ from workbench.drive.running.request import Run, RunRequest
 from workbench.drive.running.runner import Runner
 from workbench.drive.searching.points import Points, Seen, points_from
 from workbench.drive.searching.propose import _Belief, _features, _Kernel, _neighbours, propose
+from workbench.drive.tuning import store
 from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
 from workbench.drive.tuning.seen import Claims
-from workbench.drive.tuning.space import TuneSpace
+from workbench.drive.tuning.space import TuneSpace, class_for, key_of
 
 from .test_tune import H200, KB74, WORK, parts, tuned
 
@@ -221,3 +225,25 @@ def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runn
         spent_ms = 1e3 * (time.thread_time() - begin) / rounds
     print(f"bookkeeping {spent_ms:.2f} ms a trial at 1 000 trials")
     assert feed.judged == 1000 + rounds and spent_ms < 20
+
+
+def test_the_space_is_the_same_each_time_and_holds_default_and_known_configs(tmp_path: Path) -> None:
+    work = preset("kb74").workload("full", "float32")
+    one, two = (TuneSpace(work, "forward", "tf32", H200, looks=500) for _ in range(2))
+    assert one.keys == two.keys and len(set(one.keys)) == len(one) == len(one.points())
+    known = best_config("forward", work, "tf32", "sm_90")
+    assert known and key_of(known.candidate(work)) == one.keys[one.points().order[0]]
+    assert not any("naive_gather" in key for key in one.keys), "on a GPU nobody asked for it"
+    start = find("implicit_gemm_mma", "forward")
+    assert any(key_of(one.candidate(i)) == one.keys[i] and one.candidate(i).config == start.default_config
+               for i in one.points().order)
+
+
+def test_a_tune_begins_with_configs_of_near_layers() -> None:
+    layer = replace(preset("kb74").layer, in_channels=40, out_channels=56)
+    work = Workload(layer, 16, (100_000,))
+    space = TuneSpace(work, "forward", "tf32", H200, looks=200_000,
+                      variants=("gathered_mma", "wgmma_residues", "persistent_wgmma", "wgmma_ping_pong"))
+    assert class_for(work, "forward", "sm_90") == "tf32"
+    near = store.near(space, H200)
+    assert near and space.points(near).order[:len(near)] == tuple(space.place_of[key] for key in near)

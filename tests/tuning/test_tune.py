@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -33,7 +34,7 @@ from workbench.drive.tuning.batch import BatchRequest, Job, batch, next_job
 from workbench.drive.tuning.feed import TuneFeed, TuneRequest, spaces
 from workbench.drive.tuning.finals import AgainstDefault, Final, finals, odd_workloads
 from workbench.drive.tuning.seen import Claims
-from workbench.drive.tuning.space import TuneSpace, class_for, key_of, key_of_trial
+from workbench.drive.tuning.space import TuneSpace, class_for, key_of_trial
 from workbench.drive.tuning.tune import KEPT, WON, TuneResult, Winner, _known_final, explain, tune
 from workbench.faces import exit_codes
 from workbench.faces.notebook import Tuned
@@ -182,28 +183,6 @@ def test_the_space_says_its_size_what_was_removed_and_what_is_covered(runner: Ru
     assert told.left_out["depthwise_rows ieee"].startswith("depthwise_rows needs layer.in_channels == layer.groups; here ")
     said = text.explained({"forward": told})
     assert "a sample of" in said and "removed by: " in said and "all values are tried of" in said
-
-
-def test_the_space_is_the_same_each_time_and_holds_default_and_known_configs(tmp_path: Path) -> None:
-    work = preset("kb74").workload("full", "float32")
-    one, two = (TuneSpace(work, "forward", "tf32", H200, looks=500) for _ in range(2))
-    assert one.keys == two.keys and len(set(one.keys)) == len(one) == len(one.points())
-    known = best_config("forward", work, "tf32", "sm_90")
-    assert known and key_of(known.candidate(work)) == one.keys[one.points().order[0]]
-    assert not any("naive_gather" in key for key in one.keys), "on a GPU nobody asked for it"
-    start = find("implicit_gemm_mma", "forward")
-    assert any(key_of(one.candidate(i)) == one.keys[i] and one.candidate(i).config == start.default_config
-               for i in one.points().order)
-
-
-def test_a_tune_begins_with_configs_of_near_layers() -> None:
-    layer = replace(preset("kb74").layer, in_channels=40, out_channels=56)
-    work = Workload(layer, 16, (100_000,))
-    space = TuneSpace(work, "forward", "tf32", H200, looks=200_000,
-                      variants=("gathered_mma", "wgmma_residues", "persistent_wgmma", "wgmma_ping_pong"))
-    assert class_for(work, "forward", "sm_90") == "tf32"
-    near = store.near(space, H200)
-    assert near and space.points(near).order[:len(near)] == tuple(space.place_of[key] for key in near)
 
 
 def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,6 +458,23 @@ def test_the_next_slice_goes_where_most_is_to_gain(right: list[Trial]) -> None:
     assert next_job([job("had", 1.0), job("fresh", 0.0, 0)]).name == "fresh"
     assert next_job([job("stuck", 0.0), job("gains", 0.3)]).name == "gains"
     assert next_job([job("asked often", 0.0, 9), job("asked twice", 0.0)]).name == "asked twice"
+
+
+def test_the_minutes_of_earlier_runs_count_towards_the_limit_of_a_suite(tmp_path: Path, right: list[Trial],
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    session, one, said = Session.create(name="night.kb74.tf32"), right[0], list[str]()
+    session.append(one)
+    with (session.path / "events.jsonl").open("a", encoding="utf-8") as file:
+        for minute, event in ((10, {"event": "run_started", "workload": KB74.to_json(), "tune": "tf32"}), (19, {})):
+            file.write(json.dumps({"at": f"2026-01-01T00:{minute}:00+00:00", "run_id": "0" * 8, **event}) + "\n")
+    monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    monkeypatch.setattr("workbench.drive.tuning.tune.finals", lambda *given, **more: (Final(one, one.trial_id, (), ()), []))
+    asked = BatchRequest("kernelbench", ON_GPU, ("tf32",), minutes=10, layers=("kb74",))
+    [job] = batch(asked, "night", Canned(gpu_of(one)), on_line=said.append)
+    assert said[0] == "Earlier runs of night took 9.0 of the 10 minutes." and not any("slice" in line for line in said)
+    assert job.result.winners["forward"].final, "its finals follow"
+    batch(replace(asked, minutes=12), "night", Canned(gpu_of(one)), on_line=said.append)
+    assert "kb74 tf32: slice 1" in said
 
 
 @pytest.mark.long

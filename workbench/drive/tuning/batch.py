@@ -16,7 +16,8 @@ from ...core.precision import CLASSES
 from ...core.presets import SUITES
 from ..bench.plan import dtype_of
 from ..running.runner import Runner
-from ..sessions.session import Session
+from ..sessions.files import is_session
+from ..sessions.session import Session, sessions_root
 from .feed import TuneRequest
 from .tune import TuneResult, tune, used_s
 
@@ -35,6 +36,7 @@ class Job:
     result: TuneResult | None = None
     slices: int = 0
     gain: float = 0.0
+    spent_s: float = 0.0      # the seconds of earlier runs
 
     @property
     def ms(self) -> float:
@@ -68,16 +70,20 @@ class BatchRequest:
 
 def batch(request: BatchRequest, name: str, runner: Runner, *, on_line: Callable[[str], None] = lambda line: None,
           places: Sequence[str] = (), finish: threading.Event | None = None) -> list[Job]:
-    """Tune all layers on these places. Their sessions are named NAME.LAYER.PRECISION; an existing session is continued. Once
-    `finish` is set, which the first Ctrl-C does, all searches end, and the finals of each layer follow. Raises `BadRequest`."""
+    """Tune all layers on these places. Their sessions are named NAME.LAYER.PRECISION; an existing session is continued, and its
+    trials and minutes count towards the limit. Once `finish` is set, which the first Ctrl-C does, all searches end, and the
+    finals of each layer follow. Raises `BadRequest`."""
     jobs, finish = _jobs(request, name), finish or threading.Event()
     begun = time.monotonic()
     seconds = 60 * request.minutes if request.minutes is not None else None
     search_s = (1 - _FINALS_SHARE) * seconds if seconds else None
+    spent_s = sum(job.spent_s for job in jobs)
+    if request.minutes is not None and spent_s:
+        on_line(f"Earlier runs of {name} took {spent_s / 60:.1f} of the {request.minutes:g} minutes.")
 
     def left() -> float:
         if search_s is not None:
-            return search_s - (time.monotonic() - begun)
+            return search_s - spent_s - (time.monotonic() - begun)
         return (request.trials or 0) - sum(job.result.trials if job.result else 0 for job in jobs)
 
     total = left()
@@ -123,7 +129,10 @@ def _jobs(request: BatchRequest, name: str) -> list[Job]:
         for precision in request.precisions:
             workload = preset.workload(request.size, dtype_of(precision))
             asked = replace(request.tuned, workload=workload, precision=precision)
-            jobs.append(Job(f"{preset.name} {precision}", asked, f"{name}.{preset.name.replace('/', '-')}.{precision}"))
+            session = f"{name}.{preset.name.replace('/', '-')}.{precision}"
+            there = sessions_root() / session
+            spent_s = used_s(Session.open(there), workload, precision) if is_session(there) else 0.0
+            jobs.append(Job(f"{preset.name} {precision}", asked, session, spent_s=spent_s))
     if not jobs:
         raise BadRequest(f"No layer of {request.suite} is called {', '.join(request.layers)}.", field="suite")
     return jobs
@@ -150,7 +159,7 @@ def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None]
 
 def _finish(job: Job, runner: Runner, on_line: Callable[[str], None], places: Sequence[str], finish: threading.Event
             ) -> None:
-    """Run the finals, without a search."""
-    if job.result and job.result.winners:
-        asked = replace(job.request, trials=job.result.trials, minutes=None)
+    """Run the finals, without a search. A layer that had its time in earlier runs has no result here yet."""
+    if job.result.winners if job.result else job.spent_s:
+        asked = replace(job.request, trials=job.result.trials if job.result else 1, minutes=None)
         job.result = tune(asked, Session.create(name=job.session), runner, on_line=on_line, places=places, finish=finish)

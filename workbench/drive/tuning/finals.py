@@ -25,6 +25,7 @@ from .space import TuneSpace, key_of, key_of_trial
 # A finalist's first time is within its noise of this many times the best. Two times that differ by 1 % are the same. The ratio
 # of two first times differs from that of the times in turns by up to 1 % (45 of 47 pairs of the session recorded-h200-spaces).
 NEAR = 1.03
+FAR = 1.1              # one whose first time is more than this many times the best is not near, however noisy its samples are
 FIRST = {"quick": 3, "normal": 8}   # the fastest ones, which find the leader, by effort
 _AT_ONCE = 4           # how many of the others are built at once
 _MOST = 64             # the most finalists
@@ -145,7 +146,7 @@ def _may_be_as_fast(trial: Trial, best: Trial) -> bool:
         return False
     told = from_quartiles((ours.median_ms, ours.q25_ms, ours.q75_ms, ours.samples),
                           (theirs.median_ms, theirs.q25_ms, theirs.q75_ms, theirs.samples))
-    return (told.value if told.low is None else told.low) <= NEAR
+    return told.value <= (NEAR if told.low is None else FAR) and (told.low or 0.0) <= NEAR
 
 
 def _slower_defaults(near: list[Trial], right: Sequence[Trial], space: TuneSpace | None) -> list[Trial]:
@@ -197,7 +198,7 @@ class _Race:
                 self._lead(other)
                 continue
             self.told.add(other.trial.trial_id)
-            if verdict.verdict != FASTER:
+            if verdict.verdict != FASTER and (other.near or verdict.value <= NEAR):
                 self.tied.append(other)
         for one in finalists:
             one.row.phase, one.row.status, one.row.text = "done", one.trial.status, "timed alternately"

@@ -122,8 +122,9 @@ def _proof(winner: Winner, found: TuneResult) -> list[str]:
         return lines
     lines.append(f"  {against_default(winner.final)}")
     if winner.final.ties:
-        lines.append(f"  {len(winner.final.ties)} other candidates are as fast. A default config wins a tie, else the fewest "
-                     "registers, then the least shared memory, then the name that is first in the alphabet.")
+        others = "1 other candidate is" if len(winner.final.ties) == 1 else f"{len(winner.final.ties)} other candidates are"
+        lines.append(f"  {others} as fast. A default config wins a tie, else the fewest registers, then the least shared "
+                     "memory, then the name that is first in the alphabet.")
     if winner.untold:
         more = len(winner.untold) - _NAMED
         lines.append(f"  Not told apart from the winner: {'; '.join(winner.untold[:_NAMED])}"

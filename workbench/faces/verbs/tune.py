@@ -62,7 +62,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="quick: a minute; normal: ten minutes (default); full: until every candidate has been tried, at "
                              "most 20 000 per direction")
     parser.add_argument("--trials", type=int, metavar="N", help="stop after N candidates; replaces the limit of --effort")
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes; replaces the limit of --effort")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes, earlier runs in this session "
+                        "included; replaces the limit of --effort")
     parser.add_argument("--session", metavar="NAME", help="add to this session (default: a new one)")
     parser.add_argument("--resume", metavar="NAME", help="continue the tune of this session; --trials, --minutes or --effort "
                         "set a new limit")
