@@ -33,8 +33,8 @@ from ..foreign.requests import (
     Views,
 )
 from ..foreign.wire import Tensors
-from . import settings
 from .calls import given_backward, gradients_of
+from .module import Settings, changed_settings
 
 _monotonic, _sleep = time.monotonic, time.sleep   # taken before a foreign file may replace them
 _MANY, _MANY_S = 100, 0.5      # the number of calls, and the seconds after which no more are made
@@ -324,7 +324,7 @@ def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: s
     return Habit(), [output]
 
 
-def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: str, before: settings.Settings
+def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: str, before: Settings
          ) -> tuple[Left, Tensors]:
     """The state after a call without gradients and one with a backward; and grad_output after them."""
     there = [t.to(device).clone() for t in tensors]
@@ -346,7 +346,7 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     frozen = tuple(n for n, p in module.named_parameters() if trainable.get(n, p.requires_grad) != p.requires_grad)
     changed = tuple(n for n, one in module.named_modules() if modes.get(n, one.training) != one.training)
     strides = tuple(output.stride()) if isinstance(output, torch.Tensor) else ()
-    return Left(tuple(state), frozen, changed, draws, bool(ran), strides, settings.changed(before)), [
+    return Left(tuple(state), frozen, changed, draws, bool(ran), strides, changed_settings(before)), [
         *state.values(), *grad_outputs]
 
 

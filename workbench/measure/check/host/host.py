@@ -44,8 +44,8 @@ from ..foreign.replies import (
 from ..foreign.requests import OfModule, Request
 from ..foreign.window import Window, opened
 from ..foreign.wire import Tensors, pack, receive_blocking
-from . import calls, habits, load, settings
-from .module import arguments_of, convolves, is_the_layer, structure, the_state
+from . import calls, habits, load
+from .module import Settings, arguments_of, convolves, is_the_layer, settings_now, structure, the_state
 
 FILE = "<model file>"
 _monotonic = time.monotonic  # taken before a foreign file may put another clock in its place
@@ -69,7 +69,7 @@ class Host:
         self.modules: dict[str, torch.nn.Module] = {}
         self.loaded = load.Loads()
         self.batch = calls.Batches()
-        self.settings: settings.Settings = {}   # before the file was loaded
+        self.settings: Settings = {}   # before the file was loaded
         self.window: Window | None = None   # through which large tensors come and go
 
     def answer(self, request: Request[R], tensors: Tensors) -> tuple[R, Tensors]:
@@ -92,7 +92,7 @@ class Host:
         self.namespace = {"__name__": "model_file", "__file__": FILE}
         begin = _monotonic()
         self.loaded.install(emulate=request.emulate)
-        self.settings = settings.now()
+        self.settings = settings_now()
         exec(compile(text, FILE, "exec"), self.namespace)
         if request.emulate:
             self.loaded.adopt_export(self.namespace, request.cache)
