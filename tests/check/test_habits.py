@@ -77,7 +77,7 @@ def test_a_report_says_which_way_of_calling_is_wrong(checked) -> None:
     assert report.kernelbench.values.strict and "Right while two outputs are in use?" in report.kernelbench.values.reason
 
 
-def test_a_layer_is_asked_with_whole_numbers(checked) -> None:
+def test_a_right_layer_is_asked_all_of_them(checked) -> None:
     report = checked(models.LAYER.replace("class Model(", "class ModelNew("), reference=models.LAYER)
     assert failed(report) == {}
     assert set(habits.KEYS) <= {q.key for q in report.questions if q.answer is Answer.PASSED}, report.questions
@@ -104,7 +104,7 @@ def test_a_size_above_the_given_one_is_asked(checked, name: str, against: str, w
 
 @pytest.mark.parametrize(("name", "against", "key", "words"), [
     ("fast_for_ramps", "layer_2d", "other_values", "With values in a ramp: "),
-    ("ignores_output_size", "layer_2d", "other_arguments", "For output_size=(12, 14): "),
+    ("ignores_output_size", "layer_2d", "other_arguments", "For output_size=(12, 13): "),
     ("every_maximum_gets_all", "largest", "other_values", "With values of which only four differ: ")])
 def test_smooth_values_other_sizes_of_the_output_and_equal_values(checked, name: str, against: str, key: str, words: str
                                                                   ) -> None:

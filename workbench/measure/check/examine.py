@@ -90,7 +90,7 @@ class Examination:
         self._others("other_arguments", [*cases.arguments(self.given, self.trial.parameters, self.trial.defaults),
                                          *(cases.other_size(self.given) if self.trial.takes_size else [])], gradients)
         if self.given.setting.layer is not None:
-            small = replace(cases.small_case(self.given), integers=True)
+            small = cases.small_case(self.given)
         else:
             small = self.given
         if not broken and not (right if small is self.given else self._small_is_right(small, gradients)):

@@ -242,17 +242,17 @@ class SomeGradients(DailyUse):
 
 @dataclass(frozen=True)
 class SecondBackward(DailyUse):
-    """`in_place`: the output of the last call is changed before its backward."""
+    """`in_place`: the output of the last call is changed before its backward. `factor`: of each grad_output."""
 
     op = "second_backward"
     in_place: bool = False
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
 class Views(DailyUse):
     op = "views"
     rounds: tuple[str, ...] = ()
-    factor: float = 1.0
     dense: bool = False
 
 

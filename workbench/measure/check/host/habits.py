@@ -144,8 +144,10 @@ def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Ten
 
 def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """What adds up in .grad: two backwards through one graph, the first of them after .eval(), then, in another thread, that of
-    another call, whose output is changed in place."""
+    another call, whose output is changed in place. Each grad_output is multiplied by `factor`, and the sums are divided by it.
+    """
     (xs,), (grad_output,) = _sets(request, tensors, device)
+    grad_output = grad_output * request.factor
     wanted = _wanted(module, request.gradients, xs)
     modes = [(one, one.training) for one in module.modules()]
     with _fresh_grads(module):
@@ -161,15 +163,14 @@ def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: T
         with ThreadPoolExecutor(1) as thread:
             thread.submit(given_backward(output, grad_output / 2 if request.in_place else grad_output).backward).result()
         kept = [(n, w.grad) for n, w in zip(request.gradients, wanted, strict=True) if w.grad is not None]
-    return Habit(first=tuple(n for n, _ in kept)), [g for _, g in kept]
+    return Habit(first=tuple(n for n, _ in kept)), [g / request.factor for _, g in kept]
 
 
 def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """A call for each of `rounds`: its output, then its gradients; the answer names these. In a round each input, or
     grad_output, lies in memory in another way. "repeated": each sample of the batch is the first one, as a view without copies;
     then no gradients are taken. "grad summed": grad_output as y.sum() over the spatial dimensions gives it, and "grad summed
-    over samples" the other dimensions. With `dense` these are copies instead. A reversed grad_output has `factor` times the
-    given values; its gradients are divided by it."""
+    over samples" the other dimensions. With `dense` these are copies instead."""
     (xs,), grad_outputs = _sets(request, tensors, device)
     wanted = _wanted(module, request.gradients, xs)
     names: list[tuple[str, ...]] = []
@@ -184,12 +185,12 @@ def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str
         elif layout in SUMMED:
             given = [summed(given[0], layout)]
         else:
-            given = [laid_out(given[0] * request.factor if layout == "reversed" else given[0], layout)]
+            given = [laid_out(given[0], layout)]
         there, given = ([x.contiguous() for x in part] if request.dense else part for part in (there, given))
         output = module(*there)
         there_are, grads = _gradients(request.gradients, wanted, output, given[0]) if given else ((), [])
         names.append(there_are)
-        results += [output.detach(), *(g / request.factor if layout == "reversed" else g for g in grads)]
+        results += [output.detach(), *grads]
     return Habit(choices=tuple(names)), results
 
 

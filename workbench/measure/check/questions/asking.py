@@ -23,13 +23,13 @@ from ..trialrun import Outcome, Problem, TrialRun, problem_of, wide
 from . import magnitudes
 
 _OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters")   # asked of both
-_REPEATED, _REVERSED = "repeated", "grad reversed"
+_REPEATED = "repeated"
 _OF_INPUTS = {
     "part_of_batch": "For slices of larger tensors", "part_of_channels": "For some channels of a larger tensor",
     "crop": "For a crop of a larger tensor", "shifted": "For an input that does not begin at a multiple of 16 bytes",
     _REPEATED: "For an expanded input (stride 0)"}
 _OF_GRADS = {
-    _REVERSED: "For a transposed grad_output", "grad channels_last": "For a grad_output in channels_last",
+    "grad reversed": "For a transposed grad_output", "grad channels_last": "For a grad_output in channels_last",
     "grad part_of_channels": "For a grad_output that is some channels of a larger tensor, as after torch.cat",
     "grad crop": "For a grad_output that is a crop of a larger tensor",
     "grad shifted": "For a grad_output that does not begin at a multiple of 16 bytes",
@@ -78,6 +78,10 @@ class Asking:
         party, state = self._asks
         return party.ask(request, self.trial.how(self.first.case), tensors, state)
 
+    def _small(self) -> float:
+        """A factor for a grad_output. Small gradients show what a file adds to them."""
+        return 1.0 if "float16" == self.trial.dtype or self.trial.declared == "fp16" else 2.0**-20
+
     def _lost(self, there: list[str], outcome: Outcome, wanted: list[str] | None = None) -> str:
         """Gradients that the reference has and that are missing."""
         plain = self.trial.plain
@@ -113,11 +117,10 @@ class Rounds:
 
     def __init__(self, trial: TrialRun, first: Outcome, names: Sequence[str]) -> None:
         self.trial, self.first, self._names = trial, first, tuple(names)
-        self.factor = 1.0 if "float16" == trial.dtype or trial.declared == "fp16" else 2.0**-20
 
     def words(self, one: str) -> str:
         """What is special in this round."""
-        return (_OF_INPUTS | _OF_GRADS)[one] + " of small values" * (one == _REVERSED and self.factor < 1)
+        return (_OF_INPUTS | _OF_GRADS)[one]
 
     @cached_property
     def asked(self) -> dict[str, Outcome]:

@@ -21,6 +21,8 @@ _SMALL = {1: 12, 2: 5, 3: 3}
 _BEYOND_A_GRID = (1 << 16) + 1   # blocks in the second or third dimension of a grid end at 65 535
 _AS_MANY = "as many values in another shape"
 _MOST_PAIRS = 15  # of constructor arguments that are changed together
+_CHANNELS = 3   # so many times the given input channels: a loop over tiles of channels may be unrolled for the given ones
+_MOST_CHANNELS = 1 << 14  # input channels times output channels of that case
 _NEAR = 0.02    # relative difference between nearly equal inputs
 _LARGER = 4.0   # factor for every eighth changed parameter
 _CHANGED = 0.2  # a changed parameter differs by at most this share of its value
@@ -117,7 +119,8 @@ def other_size(given: Case) -> list[Case]:
     if small.workload is None or set(small.setting.layer.stride) == {1}:
         return []
     layer, shape = small.setting.layer, small.workload.output_shape
-    size = tuple(n - p + (p + 1) % s for n, p, s in zip(shape[2:], layer.output_padding, layer.stride, strict=True))
+    size = tuple(n - p + (p + 1 + place) % s for place, (n, p, s) in enumerate(
+        zip(shape[2:], layer.output_padding, layer.stride, strict=True)))   # another step in each dimension
     return [replace(small, options=(("output_size", size),), name=f"output_size={_short(size)}")]
 
 
@@ -128,15 +131,18 @@ def arguments(given: Case, parameters: list[str], defaults: dict[str, float]) ->
         return
     layer = given.setting.layer
     s, p, d, k = layer.stride, layer.padding, layer.dilation, layer.kernel_size
+    many, co = _CHANNELS * layer.in_channels // layer.groups + 5, layer.out_channels // layer.groups
     changes: list[Change] = [
         {"stride": 1, "output_padding": 0}, {"stride": tuple(v + 1 for v in s)}, {"stride": 2}, {"stride": 3},
         {"padding": 0}, {"padding": tuple(v + 1 for v in p)}, {"dilation": 1, "output_padding": 0},
         {"dilation": tuple(v + 1 for v in d)}, {"kernel_size": tuple(v + 1 for v in k)}, {"kernel_size": 1},
-        {"bias": not layer.bias}, {"in_channels": 6, "out_channels": 4, "groups": 2},
+        {"bias": not layer.bias}, {"in_channels": 6, "out_channels": 4, "groups": 2, "bias": True},
         {"in_channels": 5, "out_channels": 3, "groups": 1}, {"in_channels": 4, "out_channels": 4, "groups": 4},
+        {"in_channels": many, "out_channels": max(1, min(co + 3, _MOST_CHANNELS // many)), "groups": 1},
         {"stride": 2, "output_padding": 1}, {"kernel_size": tuple(4 - n for n in range(layer.dims)), "padding": tuple(
             n % 2 for n in range(layer.dims)), "dilation": tuple(1 + n % 2 for n in range(layer.dims)), "output_padding": 0},
-        {"stride": 3, "padding": 2, "dilation": 2, "kernel_size": 4, "output_padding": 2},
+        {"stride": 3, "padding": 2, "dilation": 2, "kernel_size": 4, "output_padding": tuple(
+            2 - n for n in range(layer.dims))},
         {"stride": tuple(2 + n % 2 for n in range(layer.dims)), "padding": tuple(1 - n % 2 for n in range(layer.dims)),
          "bias": True}]
     seen = set()
@@ -151,7 +157,7 @@ def arguments(given: Case, parameters: list[str], defaults: dict[str, float]) ->
         seen.add(case.setting)
         words = ", ".join(f"{key}={_short(v)}" for key, v in change.items()
                           if getattr(case.setting.layer, key) != getattr(layer, key))
-        yield replace(case, name=words)
+        yield replace(case, name=words, integers=False)
 
 
 def changed(given: Case, change: Change) -> Case | None:
@@ -205,7 +211,7 @@ def with_batch(case: Case, batch: int, name: str) -> Case:
 
 
 def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
-    """Inputs of a case: whole numbers, or floats with the range of the given ones."""
+    """Inputs of a case: whole numbers, or floats with the range of the given ones. Those of a layer are normal."""
     found, how = [], {"generator": generator, "device": generator.device}
     for place, (shape, dtype) in enumerate(zip(case.shapes, case.dtypes, strict=True)):
         kind = getattr(torch, dtype)
@@ -215,7 +221,7 @@ def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> l
         elif not kind.is_floating_point:
             low, high = (int(example.min()), int(example.max()) + 1) if example.numel() else (0, 2)
             values = torch.randint(low, high, shape, **how)
-        elif example.numel() and float(example.min()) >= 0:
+        elif case.setting.layer is None and example.numel() and float(example.min()) >= 0:  # a layer takes both signs
             low, high = float(example.min()), float(example.max())
             low = low if high > low else 0.0
             values = low + (high - low) * torch.rand(shape, **how)

@@ -174,7 +174,8 @@ class _Habits(Asking):
             return []
 
         def wrong() -> str:
-            usual = partial(SecondBackward, inputs=len(self.first.inputs), gradients=tuple(names))
+            factor = self._small()
+            usual = partial(SecondBackward, inputs=len(self.first.inputs), gradients=tuple(names), factor=factor)
             for in_place in (True, False):  # a reference whose backward needs its output does not allow the first
                 try:
                     self.trial.reference.ask(partial(usual, in_place=in_place), self.trial.how(self.first.case),
@@ -184,18 +185,20 @@ class _Habits(Asking):
                     if not in_place:
                         raise Not(f"the reference raises {error.type}, too.") from error
             try:
-                facts, results = self._asked(partial(SecondBackward, in_place=in_place), [self.first], gradients=names)
+                facts, results = self._asked(partial(SecondBackward, in_place=in_place, factor=factor), [self.first],
+                                             gradients=names)
             except Raised as error:
                 if not in_place or "modified by an inplace operation" not in error.message:
                     raise
                 # Autograd refuses it, as for those of PyTorch's operators that keep their output. No value is wrong.
-                facts, results = self._asked(partial(SecondBackward, in_place=False), [self.first], gradients=names)
+                facts, results = self._asked(partial(SecondBackward, factor=factor), [self.first], gradients=names)
             if len(results) != len(facts.first):
                 return _OTHER_COUNT
             if lost := self._lost(list(facts.first), self.first):
                 return f"After three calls of backward there is no {lost}."
-            said = "After three calls of backward, two through one graph and one in another thread"
-            return self._compared([(said, self.first, {n: v / 3 for n, v in zip(facts.first, results, strict=True)})])
+            said = "After three calls of backward" + " of small gradients" * (factor < 1)
+            return self._compared([(f"{said}, two through one graph and one in another thread", self.first,
+                                    {n: v / 3 for n, v in zip(facts.first, results, strict=True)})])
         return [self._question("second_backward", wrong, "Yes: gradients add up over three calls of backward.")]
 
     def views(self) -> list[Question]:
@@ -203,7 +206,7 @@ class _Habits(Asking):
         rounds = Rounds(self.trial, self.first, names)
 
         def asked(some: Sequence[str]) -> tuple[Habit, list[torch.Tensor]]:
-            return self._asked(partial(Views, rounds=tuple(some), factor=rounds.factor), [self.first], gradients=names)
+            return self._asked(partial(Views, rounds=tuple(some)), [self.first], gradients=names)
 
         def wrong() -> str | tuple[str, Status]:
             try:
