@@ -55,7 +55,7 @@ ASKED = {  # in daily use
     "some_gradients": "Right when only some gradients are wanted?", "second_backward": "Right for a second backward?",
     "views": "Right for views, as inputs and as grad_output?",
     "overwritten": "Right when its input changes before the backward?", "parameters": "Right when its parameters have changed?",
-    "copied": "Right as a deep copy?", "left_alone": "Leaves its state and grad_output alone?",
+    "copied": "Right as a deep copy?", "left_alone": "Leaves its state, grad_output and seeds alone?",
     "settings": "Leaves torch's settings alone?", "strides": "Lies in memory as the reference's output?"}
 KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides"))  # of these there may be none
 OF_DAILY_USE = {
@@ -69,7 +69,7 @@ OF_DAILY_USE = {
     "overwritten": "Save tensors with ctx.save_for_backward: autograd then notices that they have changed.",
     "parameters": "Read the parameters in each call. Do not keep a copy of them.",
     "copied": "Keep tensors in parameters and buffers.",
-    "left_alone": "Do not write to parameters, buffers or grad_output.",
+    "left_alone": "Do not write to parameters, buffers or grad_output. Draw random numbers from a generator of your own.",
     "settings": "Do not change what belongs to the whole process, or restore it.",
     "strides": "Return a contiguous output, as the reference does, if other code reads its memory."}
 

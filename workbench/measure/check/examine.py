@@ -26,7 +26,7 @@ from .party import Party
 from .progress import Progress
 from .questions import cases, drawn, gpu_questions, habits, kernelbench, magnitudes, shrink, tf32
 from .questions.cases import Case
-from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, same_bits, unlike
+from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits, unlike
 
 _RUNS = 3
 _ROUNDING = 1e-3   # float32 runs may differ by this much, because sums may be in another order
@@ -194,7 +194,10 @@ class Examination:
                                              "Keep the reference's parameter names and shapes."))
         equal = [same_bits(a, b) for a, b in zip(theirs, ours, strict=False)]
         if len(theirs) == len(ours) and all(equal):
-            self._pass("same_draw", "Yes: equal bits under one seed." if names else "There are no parameters.")
+            if wrong := drawn.under_another_seed(self.trial, how, new_seed()):
+                self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. {wrong}", "Set no seed in the constructor."))
+            else:
+                self._pass("same_draw", "Yes: equal bits under each of two seeds." if names else "There are no parameters.")
         elif len(theirs) == len(ours):
             name = names[equal.index(False)]
             self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. Under the same seed {name} differs.",

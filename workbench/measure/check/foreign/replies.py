@@ -124,12 +124,14 @@ class Structure(Answer):
 
 @dataclass(frozen=True)
 class Made(Answer):
-    """`names` of the state, whose tensors come with it; `parameters`: those that require a gradient."""
+    """`names` of the state, whose tensors come with it; `parameters`: those that require a gradient. `after`: the states of the
+    random number generators after the construction."""
 
     names: tuple[str, ...]
     parameters: tuple[str, ...]
     structure: Structure | None
     convolves: bool
+    after: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -216,13 +218,14 @@ class Habit(Answer):
 class Left(Answer):
     """What calls have left behind. `state`: names of the state_dict afterwards, whose tensors come with it. `frozen`: those
     parameters whose requires_grad has changed; `modes`: modules whose training flag has; `draws`: whether a call draws random
-    numbers; `hooks`: whether a forward hook ran; `strides` of the output; `settings`: settings of torch that have changed since
-    before the file was loaded."""
+    numbers; `seeds`: generators that have the same state after each call; `hooks`: whether a forward hook ran; `strides` of the
+    output; `settings`: settings of torch that have changed since before the file was loaded."""
 
     state: tuple[str, ...]
     frozen: tuple[str, ...]
     modes: tuple[str, ...]
     draws: bool
+    seeds: tuple[str, ...]
     hooks: bool
     strides: tuple[int, ...]
     settings: tuple[str, ...]

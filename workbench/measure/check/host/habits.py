@@ -34,7 +34,7 @@ from ..foreign.requests import (
 )
 from ..foreign.wire import Tensors
 from .calls import given_backward, gradients_of
-from .module import Settings, changed_settings
+from .module import Settings, changed_settings, other_random_states, random_states
 
 _monotonic, _sleep = time.monotonic, time.sleep   # taken before a foreign file may replace them
 _MANY, _MANY_S = 100, 0.5      # the number of calls, and the seconds after which no more are made
@@ -333,21 +333,26 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     trainable = {n: p.requires_grad for n, p in module.named_parameters()}
     modes = {n: one.training for n, one in module.named_modules()}
     torch.manual_seed(int(torch.randint(2**31, ())))  # a file that sets it to what it set before would not be seen
-    torch.rand(1)
-    drawn_before = _random_state(device)
+    other_random_states(device)
+    drawn_before = random_states(device)
     ran: list[bool] = []
     hook = module.register_forward_hook(lambda *_: ran.append(True))
     with torch.no_grad():
         output = module(*xs)
     hook.remove()
-    draws = not torch.equal(_random_state(device), drawn_before)
+    drawn = random_states(device)
+    other_random_states(device)
     if grad_outputs:
         _gradients(request.gradients, _wanted(module, request.gradients, xs), module(*xs), grad_outputs[0])
+    else:
+        module(*xs)
+    seeds = tuple(sorted(one.split()[0] for one in {*drawn} & {*random_states(device)}))
     state = {n: v.detach().clone() for n, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
     frozen = tuple(n for n, p in module.named_parameters() if trainable.get(n, p.requires_grad) != p.requires_grad)
     changed = tuple(n for n, one in module.named_modules() if modes.get(n, one.training) != one.training)
     strides = tuple(output.stride()) if isinstance(output, torch.Tensor) else ()
-    return Left(tuple(state), frozen, changed, draws, bool(ran), strides, changed_settings(before)), [
+    draws = not {*drawn_before} <= {*drawn}
+    return Left(tuple(state), frozen, changed, draws, seeds, bool(ran), strides, changed_settings(before)), [
         *state.values(), *grad_outputs]
 
 
@@ -412,7 +417,3 @@ def _overwrite(parameters: dict[str, torch.Tensor], names: Sequence[str], values
 def _restore(kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     for buffer, value in kept:
         buffer.copy_(value)
-
-
-def _random_state(device: str) -> torch.Tensor:
-    return torch.get_rng_state() if device == "cpu" else torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state(device)])

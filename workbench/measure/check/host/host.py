@@ -45,7 +45,17 @@ from ..foreign.requests import OfModule, Request
 from ..foreign.window import Window, opened
 from ..foreign.wire import Tensors, pack, receive_blocking
 from . import calls, habits, load
-from .module import Settings, arguments_of, convolves, is_the_layer, settings_now, structure, the_state
+from .module import (
+    Settings,
+    arguments_of,
+    convolves,
+    is_the_layer,
+    other_random_states,
+    random_states,
+    settings_now,
+    structure,
+    the_state,
+)
 
 FILE = "<model file>"
 _monotonic = time.monotonic  # taken before a foreign file may put another clock in its place
@@ -128,8 +138,10 @@ class Host:
     def make(self, request: requests.Make, tensors: Tensors) -> tuple[Made, Tensors]:
         """A module under a seed. "structure": the transposed convolution in it that has all its parameters."""
         arguments, keywords = ast.literal_eval(request.arguments), ast.literal_eval(request.keywords)
+        other_random_states(self.device)
         torch.manual_seed(request.seed)
         module = self.cls(*arguments, **keywords)
+        after = random_states(self.device)
         module = module.to(device=self.device, dtype=getattr(torch, request.dtype)) if request.dtype else \
             module.to(self.device)
         if numbers := ast.literal_eval(request.numbers):
@@ -141,7 +153,7 @@ class Host:
         self.modules[request.module] = module
         names, values = the_state(module)
         wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
-        return Made(tuple(names), wanted, structure(module), convolves(module)), values
+        return Made(tuple(names), wanted, structure(module), convolves(module), after), values
 
     def ask_layer(self, request: requests.AskLayer, tensors: Tensors) -> tuple[IsTheLayer, Tensors]:
         return IsTheLayer(is_the_layer(self.modules[request.module], request.structure,

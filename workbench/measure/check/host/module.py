@@ -3,8 +3,11 @@ file can change for all modules of its process: torch's switches, hooks, functio
 
 from __future__ import annotations
 
+import random
+import sys
 import threading
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import nn
@@ -74,6 +77,32 @@ def is_the_layer(module: nn.Module, found: Structure, inputs: list[torch.Tensor]
 def convolves(module: nn.Module) -> bool:
     """Whether PyTorch may compute part of it in TF32 on a GPU, which by default it does for convolutions alone."""
     return any(isinstance(one, nn.modules.conv._ConvNd) for one in module.modules())
+
+
+def random_states(device: str) -> tuple[str, ...]:
+    """The state of each generator that a program shares, as a name and a checksum: torch's, Python's, and NumPy's if something
+    has imported it."""
+    numpy = _numpy_random()
+    states = {"torch": torch.get_rng_state().numpy().tobytes(), "Python": repr(random.getstate()).encode()}
+    if device != "cpu":
+        states["CUDA"] = torch.cuda.get_rng_state(device).numpy().tobytes()
+    if numpy is not None:
+        state = numpy.get_state()
+        states["NumPy"] = state[1].tobytes() + repr(state[2:]).encode() if isinstance(state, tuple) else repr(state).encode()
+    return tuple(f"{name} {crc32(state)}" for name, state in states.items())
+
+
+def other_random_states(device: str) -> None:
+    """Draw a number from each generator. A call that sets a seed undoes this."""
+    torch.rand(1)
+    torch.rand(1, device=device)
+    random.random()
+    if (numpy := _numpy_random()) is not None:
+        numpy.random()
+
+
+def _numpy_random() -> Any:
+    return getattr(sys.modules.get("numpy"), "random", None)
 
 
 def changed_settings(before: Settings) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ are cut out of them if this property stays; else they are not asked.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import lgamma
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
 
 if TYPE_CHECKING:
+    from ..party import Construction
     from ..trialrun import TrialRun
     from .cases import Case
 
@@ -207,6 +208,21 @@ def _tolerance(x: torch.Tensor) -> float:
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def under_another_seed(trial: TrialRun, how: Construction, seed: int) -> str:
+    """What is wrong if file and reference, which have been constructed alike, are constructed once more under a seed that the
+    file cannot know: other parameters, or generators that are in the same state after both constructions."""
+    try:
+        made = [(party.drawn[how][0], *party.make(replace(how, seed=seed))) for party in (trial.reference, trial.candidate)]
+    except (Raised, Ended) as error:
+        said = f"It raises {error.sentence}." if isinstance(error, Raised) else error.headline
+        return f"When it is constructed once more: {said}"
+    (their_first, theirs, values), (first, ours, own_values) = made
+    if name := next((n for n, a, b in zip(theirs.names, values, own_values, strict=False) if not torch.equal(a, b)), ""):
+        return f"Under another seed {name} differs."
+    seeded = sorted(one.split()[0] for one in ({*first.after} & {*ours.after}) - ({*their_first.after} & {*theirs.after}))
+    return f"It sets the seed of {' and '.join(seeded)}." if seeded else ""
 
 
 def in_calls(trial: TrialRun, given: Case) -> list[Question]:

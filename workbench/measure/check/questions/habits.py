@@ -264,6 +264,9 @@ class _Habits(Asking):
                     return f"It changes {words} {', '.join(n or 'itself' for n in ours[:3])}.", Status.MISMATCH
             if names and not same_bits(results[-1], self.first.grad_output):
                 return "It changes the values of grad_output.", Status.INPUT_MODIFIED
+            if seeded := set(facts.seeds) - set(theirs.seeds):
+                return f"Each call sets the seed of {' and '.join(sorted(seeded))}: other code draws the same random numbers " \
+                    "after each call.", Status.MISMATCH
             before = dict(zip(*self.first.state, strict=True))
             for name, now, usual in zip(facts.state, results, values, strict=False):
                 if name in self.first.names and not same_bits(now.to(before[name].dtype), before[name]) and \
