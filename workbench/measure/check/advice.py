@@ -54,10 +54,12 @@ ASKED = {  # in daily use
     "buffers": "Changes its buffers as the reference does?", "two_calls": "Right while two outputs are in use?",
     "some_gradients": "Right when only some gradients are wanted?", "second_backward": "Right for a second backward?",
     "views": "Right for views, as inputs and as grad_output?",
-    "overwritten": "Right when its input changes before the backward?", "parameters": "Right when its parameters have changed?",
+    "overwritten": "Right when input or parameters change before the backward?",
+    "parameters": "Right when its parameters have changed?",
     "copied": "Right as a deep copy?", "left_alone": "Leaves its state, grad_output and seeds alone?",
-    "settings": "Leaves torch's settings alone?", "strides": "Lies in memory as the reference's output?"}
-KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides"))  # of these there may be none
+    "settings": "Leaves torch's settings alone?", "strides": "Lies in memory as the reference's output?",
+    "refuses": "Raises for too many channels?"}
+KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "refuses"))  # of these there may be none
 OF_DAILY_USE = {
     "no_grad": "Compute the same values with and without gradient recording.",
     "threads": "Allocate temporary tensors in each call. Do not keep them in self or in static variables.",
@@ -68,6 +70,7 @@ OF_DAILY_USE = {
     "views": "Read inputs and grad_output by their strides and storage offset, or take .contiguous() first.",
     "overwritten": "Save tensors with ctx.save_for_backward: autograd then notices that they have changed.",
     "parameters": "Read the parameters in each call. Do not keep a copy of them.",
+    "refuses": "Compare the number of channels of the input with in_channels, and raise an exception.",
     "copied": "Keep tensors in parameters and buffers.",
     "left_alone": "Do not write to parameters, buffers or grad_output. Draw random numbers from a generator of your own.",
     "settings": "Do not change what belongs to the whole process, or restore it.",

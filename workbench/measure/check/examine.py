@@ -24,7 +24,7 @@ from .foreign.process import Ended, Raised
 from .foreign.replies import Output
 from .party import Party
 from .progress import Progress
-from .questions import cases, drawn, gpu_questions, habits, kernelbench, magnitudes, shrink, tf32
+from .questions import cases, drawn, gpu_questions, habits, kernelbench, magnitudes, networks, shrink, tf32
 from .questions.cases import Case
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits, unlike
 
@@ -109,6 +109,8 @@ class Examination:
         self._times()
         if self.first_wrong is not None and self.given.setting.layer is not None:
             shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
+        if self.given.setting.layer is not None and not broken and not self.trial.candidate.given_up:
+            self.questions += networks.refuses(self.trial, small, given.state)
 
     def _at_the_given_size(self) -> Outcome:
         """Ask at the given size. Raises `BadRequest` if the reference gives no truth there."""
@@ -184,8 +186,9 @@ class Examination:
                 self.trial.loads_state = False
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}",
                                                  "Keep the reference's parameter names and shapes."))
+            elif wrong := networks.state_inside(self.trial, how, (names, theirs)):
+                self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}", "Do not override state_dict."))
             else:
-                self.trial.candidate.ready(how, (names, theirs))
                 self._pass("state_dict", f"Yes: {len(names)} tensor{'' if len(names) == 1 else 's'}." if names else
                            "Yes: there are no parameters.")
         except (Raised, Ended) as error:

@@ -11,7 +11,7 @@ import torch
 from ...core.trial import Status
 from .foreign import requests
 from .foreign.process import Ended, ForeignProcess
-from .foreign.replies import Loaded, Made, NoTensor, Output
+from .foreign.replies import Loaded, Made, NoTensor, Output, StateLoaded
 from .foreign.requests import OfModule, OnGpu
 
 R = TypeVar("R")
@@ -103,6 +103,12 @@ class Party:
         asked = request(self.ready(how, state))
         doing = f"it was asked for {asked.op.replace('_', ' ')}" if isinstance(asked, OnGpu) else "the module was called"
         return self.process.ask(asked, tensors, doing=doing)
+
+    def inside(self, how: Construction, state: tuple[Sequence[str], list[torch.Tensor]]
+               ) -> tuple[StateLoaded, list[torch.Tensor]]:
+        """Load a state as that of a part of a network. Returns the part's state as that of the network has it."""
+        asked = requests.LoadState(self.ready(how, state), tuple(state[0]), inside=True)
+        return self.process.ask(asked, state[1], doing="the state_dict was loaded")
 
     def ready(self, how: Construction, state: tuple[Sequence[str], list[torch.Tensor]] | None) -> str:
         """The module of that construction with that state; its name in the process."""

@@ -136,10 +136,13 @@ class AskLayer(Request[IsTheLayer]):
 
 @dataclass(frozen=True)
 class LoadState(Request[StateLoaded]):
+    """`inside`: as part of the state of a network."""
+
     op = "load_state"
     answer = StateLoaded
     module: str
     names: tuple[str, ...]
+    inside: bool = False
 
     def fits(self, sent: Sequence[torch.Tensor], answer: StateLoaded, kinds: list[Kind]) -> None:
         _count(kinds, len(answer.names))
@@ -273,8 +276,23 @@ class Stepped(DailyUse):
     layouts: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
 class Overwritten(DailyUse):
     op = "overwritten"
+    parameters: bool = False   # these are overwritten, and not the inputs
+
+
+@dataclass(frozen=True)
+class TwoInstances(DailyUse):
+    op = "two_instances"
+    other: str = ""   # the second module
+
+
+@dataclass(frozen=True)
+class Parametrized(DailyUse):
+    op = "parametrized"
+    parameters: tuple[str, ...] = ()   # names of the weights that are computed
+    factors: tuple[float, ...] = ()    # one for each call without gradients
 
 
 @dataclass(frozen=True)
@@ -436,7 +454,7 @@ class Run(Request[Done]):
 
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
     Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, Threads, EvalMode, TwoCalls, SomeGradients, SecondBackward,
-    Views, Aliases, Stepped, Overwritten, EvalAlone, Copied, AskLeft,
+    Views, Aliases, Stepped, Overwritten, TwoInstances, Parametrized, EvalAlone, Copied, AskLeft,
     SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare, PrepareWay, DropWays, Run)}
 
 

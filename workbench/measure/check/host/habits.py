@@ -11,8 +11,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 
 from ...module.cases import SUMMED, laid_out, summed
 from ..foreign.replies import Habit, Left
@@ -25,11 +27,13 @@ from ..foreign.requests import (
     EvalMode,
     NoGrad,
     Overwritten,
+    Parametrized,
     SecondBackward,
     SomeGradients,
     Stepped,
     Threads,
     TwoCalls,
+    TwoInstances,
     Views,
 )
 from ..foreign.wire import Tensors
@@ -44,14 +48,17 @@ _THREADS_S, _REST_S = 0.1, 2e-5
 
 
 def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Output under no_grad, in inference_mode, and in another thread. Then the inputs, as they are after that."""
+    """Output under no_grad, in inference_mode, and in another thread. Then the inputs, as they are after that. The answer says
+    whether the first output is an inference tensor."""
     (xs,), _ = _sets(request, tensors, device)
     with torch.no_grad():
-        plain = module(*xs).clone()
+        plain = module(*xs)
+    inference = ("inference",) if plain.is_inference() else ()
+    plain = plain.clone()
     with torch.inference_mode():
         inferred = module(*xs).clone()
     with ThreadPoolExecutor(1) as thread:
-        return Habit(), [plain, inferred, thread.submit(lambda: module(*xs).detach().clone()).result(), *xs]
+        return Habit(first=inference), [plain, inferred, thread.submit(lambda: module(*xs).detach().clone()).result(), *xs]
 
 
 def threads(module: torch.nn.Module, request: Threads, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -277,16 +284,62 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
 
 
 def overwritten(module: torch.nn.Module, request: Overwritten, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The gradients, where the inputs are changed in place between forward and backward. No answer where autograd refuses."""
+    """The gradients, where the inputs, or the parameters, are changed in place between forward and backward. No answer where
+    autograd refuses."""
     (xs,), (grad_output,) = _sets(request, tensors, device)
     wanted = _wanted(module, request.gradients, xs)
     output = module(*xs)
-    with torch.no_grad():
-        for x in xs:
-            if x.is_floating_point():
+    changed: Tensors = [*module.parameters()] if request.parameters else [x for x in xs if x.is_floating_point()]
+    kept = [x.detach().clone() for x in changed]
+    try:
+        with torch.no_grad():
+            for x in changed:
                 x.mul_(-2).add_(1)
-    there, grads = _gradients(request.gradients, wanted, output, grad_output)
+        there, grads = _gradients(request.gradients, wanted, output, grad_output)
+    finally:
+        _restore([*zip(changed, kept, strict=True)])
     return Habit(first=there), grads
+
+
+def two_instances(module: torch.nn.Module, other: torch.nn.Module, request: TwoInstances, tensors: Tensors, device: str
+                  ) -> tuple[Habit, Tensors]:
+    """Of two modules, each with its inputs, the outputs after both calls, then the gradients of both."""
+    sets, grad_outputs = _sets(request, tensors, device)
+    both = (module, other)
+    wanted = [_wanted(one, request.gradients if grad_outputs else (), xs) for one, xs in zip(both, sets, strict=True)]
+    outputs = [one(*xs) for one, xs in zip(both, sets, strict=True)]
+    (first, of_first), (second, of_second) = (
+        _gradients(request.gradients, ones, *those) for ones, those in zip(wanted, zip(outputs, grad_outputs, strict=True),
+                                                                          strict=True)) if grad_outputs else 2 * [((), [])]
+    return Habit(first=first, second=second), [*(o.detach() for o in outputs), *of_first, *of_second]
+
+
+def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """The weights are computed in each call: they are the parameters times a factor. The output without gradients for each
+    factor, then the gradients for the last one."""
+    (xs,), grad_outputs = _sets(request, tensors, device)
+    times = _Times()
+    owners = [(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in request.parameters]
+    results: Tensors = []
+    done: list[tuple[Any, str]] = []
+    try:
+        for owner, name in owners:
+            parametrize.register_parametrization(owner, name, times, unsafe=True)
+            done.append((owner, name))
+        with torch.no_grad():
+            for times.factor in request.factors:
+                results.append(module(*xs).clone())
+        if not grad_outputs:
+            return Habit(), results
+        original = {whole: owner.parametrizations[name].original
+                    for whole, (owner, name) in zip(request.parameters, done, strict=True)}
+        parameters = {**dict(module.named_parameters()), **original}
+        wanted = [xs[int(n[6:])].requires_grad_() if n.startswith("input ") else parameters[n] for n in request.gradients]
+        there, grads = _gradients(request.gradients, wanted, module(*xs), grad_outputs[0])
+        return Habit(first=there), [*results, *grads]
+    finally:
+        for owner, name in done:
+            parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
 
 
 def eval_alone(module: torch.nn.Module, request: EvalAlone, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -357,7 +410,16 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
 
 
 HABITS = (no_grad, threads, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, overwritten,
-          eval_alone, copied)
+          parametrized, eval_alone, copied)
+
+
+class _Times(torch.nn.Module):
+    """A parametrization."""
+
+    factor = 1.0
+
+    def forward(self, parameter: torch.Tensor) -> torch.Tensor:
+        return parameter * self.factor
 
 
 def _sets(request: DailyUse, tensors: Tensors, device: str) -> tuple[list[Tensors], Tensors]:

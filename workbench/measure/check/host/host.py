@@ -29,6 +29,7 @@ from ..foreign.replies import (
     Context,
     Done,
     Given,
+    Habit,
     IsTheLayer,
     Left,
     Loaded,
@@ -160,14 +161,20 @@ class Host:
                                        [x.to(self.device) for x in tensors])), []
 
     def load_state(self, request: requests.LoadState, tensors: Tensors) -> tuple[StateLoaded, Tensors]:
-        module = self.modules[request.module]
-        module.load_state_dict(dict(zip(request.names, tensors, strict=True)))
-        names, values = the_state(module)
-        return StateLoaded(tuple(names)), values
+        module, prefix = self.modules[request.module], "0." if request.inside else ""
+        whole = torch.nn.Sequential(module) if request.inside else module
+        whole.load_state_dict({prefix + n: v for n, v in zip(request.names, tensors, strict=True)})
+        names, values = the_state(whole)
+        return StateLoaded(tuple(n[len(prefix):] if n.startswith(prefix) else f"a {n} without prefix" for n in names)), values
 
     def left(self, request: requests.AskLeft, tensors: Tensors) -> tuple[Left, Tensors]:
         """The habit `left`, which needs data that the host keeps."""
         found = habits.left(self.modules[request.module], request, tensors, self.device, self.settings)
+        self.loaded.raise_what_cuda_says()
+        return found
+
+    def two_instances(self, request: requests.TwoInstances, tensors: Tensors) -> tuple[Habit, Tensors]:
+        found = habits.two_instances(self.modules[request.module], self.modules[request.other], request, tensors, self.device)
         self.loaded.raise_what_cuda_says()
         return found
 

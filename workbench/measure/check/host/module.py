@@ -20,8 +20,11 @@ _CLASSES = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 _SAME = 1e-9  # relative L2, of float64
 
 Settings = dict[str, object]
-_PLACES = {"torch": torch, "torch.nn.functional": torch.nn.functional, "torch.Tensor": torch.Tensor,
-           "torch.nn.Module": torch.nn.Module, "torch.autograd": torch.autograd}
+_PLACES: dict[str, Any] = {
+    "torch": torch, "torch.nn.functional": torch.nn.functional, "torch.nn.init": torch.nn.init, "torch.Tensor": torch.Tensor,
+    "torch.autograd": torch.autograd,
+    **{f"{one.__name__}.{name}": cls for one in (torch.nn, torch.optim) for name, cls in vars(one).items()
+       if isinstance(cls, type)}}
 
 
 def arguments_of(given: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -22,6 +22,7 @@ from ..foreign.requests import DailyUse, Views
 from ..trialrun import Outcome, Problem, TrialRun, problem_of, wide
 from . import magnitudes
 
+OTHER_COUNT = "It returns a different number of results."
 _OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters")   # asked of both
 _REPEATED = "repeated"
 _OF_INPUTS = {

@@ -22,7 +22,6 @@ from ..foreign.requests import (
     EvalAlone,
     EvalMode,
     NoGrad,
-    Overwritten,
     SecondBackward,
     SomeGradients,
     Stepped,
@@ -33,12 +32,12 @@ from ..foreign.requests import (
 from ..party import Party
 from ..trialrun import NotForReference, Outcome, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
-from .asking import Asking, Not, Rounds, split
+from .asking import OTHER_COUNT, Not, Rounds, split
 from .cases import Case, changed_state, little_changed, with_batch
+from .networks import OfNetworks
 
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
 _BY_DATA = "After a change through .data, which does not count as a new version"
-_OTHER_COUNT = "It returns a different number of results."
 _SAME_BUFFER = 1e-2   # relative L2 tolerance; the accuracy is tested by other questions
 _SEED_OF_NEW = 45  # the state replaces what it draws
 _MOST_NAMES = 4   # tensors whose gradient alone is wanted
@@ -71,21 +70,26 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
             yield from found
 
 
-class _Habits(Asking):
+class _Habits(OfNetworks):
     """`second`: of other values. `other`: for another batch. Both have the state of `first`."""
 
     def __init__(self, trial: TrialRun, first: Outcome, second: Outcome, other: Outcome) -> None:
         super().__init__(trial, first)
         self.second, self.other = second, other
         self._near = cache(partial(magnitudes.near, trial, first))
+        self._changed = cache(lambda: trial.run(   # other parameters
+            replace(first.case, integers=False), gradients=first.grad_output is not None,
+            state=changed_state(first.case, first.names, first.state, trial.generator)))
 
     def no_grad(self) -> list[Question]:
         def wrong() -> str | tuple[str, Status]:
-            _, results = self._asked(NoGrad, [self.first])
+            facts, results = self._asked(NoGrad, [self.first])
             if len(results) != 3 + len(self.first.inputs):
-                return _OTHER_COUNT
+                return OTHER_COUNT
             if not all(map(same_bits, results[3:], self.first.inputs)):
                 return "Without gradients it changes the values of its input.", Status.INPUT_MODIFIED
+            if facts.first:
+                return "Under no_grad its output is an inference tensor: a layer behind it cannot be trained with it."
             where = ("Under no_grad", "In inference_mode", "In another thread")
             return self._compared([(words, self.first, {"output": one}) for words, one in zip(where, results, strict=False)])
         return [self._question("no_grad", wrong, "Yes: the same as in grad mode.")]
@@ -97,7 +101,7 @@ class _Habits(Asking):
         def wrong() -> str:
             _, results = self._asked(Threads, both)
             if len(results) != 2:
-                return _OTHER_COUNT
+                return OTHER_COUNT
             said = self._compared([("In one of four threads", o, {"output": r}) for o, r in zip(both, results, strict=True)])
             if said:
                 _, theirs = self.trial.reference.ask(partial(Threads, inputs=len(self.first.inputs), sets=2), self.trial.how(
@@ -116,7 +120,7 @@ class _Habits(Asking):
             one, other = (facts.first, facts.second) if names else ([], [])
             plain = 4 if names else 2
             if len(results) != plain + len(one) + len(other):
-                return _OTHER_COUNT
+                return OTHER_COUNT
             lost = self._lost(one, self.first) or self._lost(other, beside)
             if lost:
                 return f"After a second call autograd gives no {lost}."
@@ -135,7 +139,7 @@ class _Habits(Asking):
             if near and (problem := near.problem()):
                 return f"For inputs that differ little from earlier ones: {problem.seen}"
             others = [one for one in (self.second, None if self.other is self.second else self.other, near) if one]
-            return next(filter(None, map(wrong_beside, others)), "") or self._many_calls()
+            return next(filter(None, map(wrong_beside, others)), "") or self._many_calls() or self._beside_another()
         return [self._question("two_calls", wrong, f"Yes: the first output is unchanged after a second call{more}.")]
 
     def some_gradients(self) -> list[Question]:
@@ -157,7 +161,7 @@ class _Habits(Asking):
         def wrong() -> str:
             facts, results = self._asked(partial(SomeGradients, choices=tuple(choices)), [self.first], gradients=names)
             if not 0 < len(facts.choices) <= len(choices) or len(results) != sum(map(len, facts.choices)):
-                return _OTHER_COUNT
+                return OTHER_COUNT
             found, start = [], 0
             for choice, there in zip(choices, facts.choices, strict=False):
                 if lost := self._lost(list(there), self.first, list(choice)):
@@ -193,7 +197,7 @@ class _Habits(Asking):
                 # Autograd refuses it, as for those of PyTorch's operators that keep their output. No value is wrong.
                 facts, results = self._asked(partial(SecondBackward, factor=factor), [self.first], gradients=names)
             if len(results) != len(facts.first):
-                return _OTHER_COUNT
+                return OTHER_COUNT
             if lost := self._lost(list(facts.first), self.first):
                 return f"After three calls of backward there is no {lost}."
             said = "After three calls of backward" + " of small gradients" * (factor < 1)
@@ -219,7 +223,7 @@ class _Habits(Asking):
                         return f"{rounds.words(one)}: {problem_of(error).seen}", problem_of(error).status
                 raise
             if found is None:
-                return _OTHER_COUNT
+                return OTHER_COUNT
             for one, there in found.items():
                 if names and one != "repeated" and (lost := self._lost([*there], rounds.asked[one])):
                     return f"{rounds.words(one)} autograd gives no {lost}."
@@ -237,7 +241,7 @@ class _Habits(Asking):
             except Raised as error:
                 raise Not(f"copy.deepcopy raises {error.sentence}.") from error
             return self._compared([("A copy, after the original's parameters were set to zero", self.first,
-                                    {"output": results[0]})]) if len(results) == 1 else _OTHER_COUNT
+                                    {"output": results[0]})]) if len(results) == 1 else OTHER_COUNT
         return [self._question("copied", wrong, "Yes.").as_warning()]
 
     def left(self) -> list[Question]:
@@ -312,7 +316,7 @@ class _Habits(Asking):
             facts, results = self._asked(EvalMode, [self.first], gradients=gradients)
             there, start = facts.buffers, 3 + len(facts.first)
             if len(results) != start + len(there):
-                return _OTHER_COUNT
+                return OTHER_COUNT
             found = dict(zip(there, results[start:], strict=True))
             for place, name in enumerate(buffers, split):
                 if name not in found:
@@ -362,47 +366,22 @@ class _Habits(Asking):
         if not self.trial.loads_state or not self.first.names or not any(n in self.first.state[0] for n in self.first.names):
             return []
 
-        new = cache(lambda: self.trial.run(
-            replace(self.first.case, integers=False), gradients=self.first.grad_output is not None,
-            state=changed_state(self.first.case, self.first.names, self.first.state, self.trial.generator)))
-
         def wrong() -> str:
             try:
-                outcome = new()
+                outcome = self._changed()
             except NotForReference as error:
                 raise Not(f"The reference does not accept other parameters: {error}") from error
             problem = outcome.problem(*_OF_A_CALL)
-            return problem.seen if problem else self._stepped(outcome) or self._changed_little(outcome)
+            return problem.seen if problem else self._stepped(outcome) or self._changed_little(outcome) or self._parametrized()
         question = self._question("parameters", wrong, "Yes: loaded, changed in place, and replaced.")
         return [question.as_warning() if question.seen.startswith(f"No. {_BY_DATA}") else question]
 
-    def overwritten(self) -> list[Question]:
-        """The question about an input that changes before the backward. A file may raise an exception. If the reference raises
-        one, no code can depend on these gradients, so wrong ones are only a warning."""
-        names = self.first.names if self.first.grad_output is not None else []
-        raises: list[bool] = []
-
-        def wrong() -> str:
-            request = partial(Overwritten, inputs=len(self.first.inputs), gradients=tuple(names))
-            given = [*self.first.inputs, self.first.grad_output]
-            said = "Its input was changed in place before the backward"
-            try:
-                facts, results = self.trial.reference.ask(request, self.trial.how(self.first.case), given, self.first.state)
-                if self._compared([(said, self.first, dict(zip(facts.first, results, strict=True)))]):
-                    raise Not("the reference itself gives other gradients.")
-            except Raised:
-                raises.append(True)
-            try:
-                facts, results = self._asked(Overwritten, [self.first], gradients=names)
-            except Raised:
-                return ""
-            if len(results) != len(facts.first):
-                return _OTHER_COUNT
-            return self._compared([(said, self.first, dict(zip(facts.first, results, strict=True)))])
-        if not names:
-            return []
-        question = self._question("overwritten", wrong, "Yes: it raises, or its gradients are those of the first values.")
-        return [question.as_warning() if raises else question]
+    def _beside_another(self) -> str:
+        """Two instances in one graph, if a call with the parameters of the other one is right."""
+        with suppress(NotForReference):
+            if self.trial.loads_state and self.first.state[0] and not (other := self._changed()).problem(*_OF_A_CALL):
+                return self._two_instances(other)
+        return ""
 
     def _stepped(self, outcome: Outcome) -> str:
         """`outcome`: of the changed parameters, which were loaded there. Here they are changed in place, then replaced."""
@@ -418,7 +397,7 @@ class _Habits(Asking):
         unversioned, *rest = results[2 + len(there):] or [None]
         others = split(layouts[:len(facts.choices)], facts, rest)
         if others is None or unversioned is None:
-            return _OTHER_COUNT
+            return OTHER_COUNT
         if stale := [n for (n, v), now in zip(changed.items(), saved, strict=True) if not same_bits(now.to(v.dtype), v)]:
             return f"After a change in place its state_dict has the old values of {stale[0]}."
         if lost := self._lost(there, outcome):
@@ -456,7 +435,7 @@ class _Habits(Asking):
                 return ""
             raise error
         return self._compared([(words, self.first, one) for words, one in zip(places, found, strict=True)]) if \
-            len(found) == len(places) else _OTHER_COUNT
+            len(found) == len(places) else OTHER_COUNT
 
     def _of_buffers(self, names: list[str], left: list[tuple[str, bool]]) -> Question:
         """What is wrong with the buffers, and whether only a count of calls differs. Another count does not change the module's

@@ -22,7 +22,7 @@ from ....core.layer import ConvTranspose
 from ....core.trial import Status
 from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
-from ..trialrun import NotForReference, Outcome, Problem, TrialRun
+from ..trialrun import NotForReference, Outcome, Problem, State, TrialRun
 from . import cases
 
 UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below the normal numbers of float16
@@ -36,6 +36,7 @@ _LARGER = 64.0      # softmax without its maximum overflows; with one scale for 
 _SHIFT = 256.0      # the mean of the squares minus the square of the mean loses the variance
 _SMOOTH = ("all equal", "in a ramp", "all zero but one", "that repeat in all rows")
 _FEW = "of which only four differ"
+_ZEROS = ("one channel of each parameter zero", "all parameters zero")
 _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
 
@@ -72,10 +73,10 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
 
 
 def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Question:
-    """Zeros among the values. Of a transposed convolution also smooth values. Of anything else values of the other sign, larger
-    ones, and few different ones. It is not known whether such a module may get these, so a wrong result is a warning. Its
-    derivative may jump at zero, where each gradient between both sides is right: gradients are left out there. Equal values may
-    share their gradients in any way, so the sums are compared."""
+    """Zeros among the values. Of a transposed convolution also zeros among the parameters, and smooth values. Of anything else
+    values of the other sign, larger ones, and few different ones. It is not known whether such a module may get these, so a
+    wrong result is a warning. Its derivative may jump at zero, where each gradient between both sides is right: gradients are
+    left out there. Equal values may share their gradients in any way, so the sums are compared."""
     if trial.drawn is not None and any(trial.drawn.structures) or not any(x.is_floating_point() for x in trial.given):
         return _skipped("Not asked: other values would not have the structure that get_inputs() gives them.", _OTHER_KEY,
                         _OTHER)
@@ -83,18 +84,21 @@ def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Questi
     one_sign = any(x.is_floating_point() and bool((x >= 0).all() or (x <= 0).all()) for x in trial.given)
     asked: list[tuple[str, float | str]] = [("half of them zero", 0.0)]
     if trial.drawn is None:
-        asked += [(words, words) for words in _SMOOTH]
+        asked += [(words, 1.0) for words in _ZEROS if trial.loads_state] + [(words, words) for words in _SMOOTH]
     else:
         asked += [("of the other sign", -1.0)] if one_sign else []
         asked += [(f"{_LARGER:g} times larger in every other sample", _LARGER), ("4096 times smaller", 2.0**-12),
                   (f"{_SHIFT:g} larger", _SHIFT), (_FEW, _FEW)]
+    state: State | None = None
     for words, factor in asked:
+        said = words if words in _ZEROS else f"values {words}"
         values = [_changed(v, factor, trial.generator) if v.is_floating_point() else v for v in trial.inputs(given)]
         if not factor:
             values = [_half(v, trial.generator, ones=trial.drawn is not None) for v in values]
         try:
             outcome = trial.run(replace(given, tied=factor == _FEW), values=values, gradients=gradients and factor not in (
-                _SHIFT, *_SMOOTH) and (bool(factor) or trial.drawn is None))
+                _SHIFT, *_SMOOTH) and (bool(factor) or trial.drawn is None), state=_zeroed(words, state))
+            state = state or outcome.state
             of_gradients = ("gradients", "gradient_values") if _exact(outcome) else ()
             problem = outcome.problem("call", "values", *of_gradients)
             if problem is not None and problem.about == "gradient_values" and factor == _LARGER \
@@ -104,13 +108,13 @@ def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Questi
             continue
         if problem is not None:
             answer = Answer.FAILED if trial.drawn is None else Answer.WARNED
-            return Question(_OTHER_KEY, _OTHER, answer, f"No. With values {words}: {problem.seen}",
+            return Question(_OTHER_KEY, _OTHER, answer, f"No. With {said}: {problem.seen}",
                             "See whether the file may get such values. Then compute what the reference computes.",
                             str(problem.status))
-        right.append(words)
+        right.append(said)
     if not right:
         return _skipped("Not asked: the reference does not accept other values.", _OTHER_KEY, _OTHER)
-    return Question(_OTHER_KEY, _OTHER, Answer.PASSED, f"Yes: with values {' and '.join(right)}.")
+    return Question(_OTHER_KEY, _OTHER, Answer.PASSED, f"Yes: with {'; '.join(right)}.")
 
 
 def answers(trial: TrialRun, case: cases.Case, gradients: bool) -> tuple[Outcome, Outcome, Outcome]:
@@ -276,6 +280,18 @@ def _changed(v: torch.Tensor, factor: float | str, generator: torch.Generator) -
         v[::2] *= factor
         return v
     return v * (factor or 1.0)
+
+
+def _zeroed(words: str, state: State | None) -> State | None:
+    """The parameters of a layer: one channel is zero, as in a pruned network, or all are. None: as usual."""
+    if words not in _ZEROS or state is None:
+        return None
+    changed = [v.clone() if words == _ZEROS[0] else torch.zeros_like(v) for v in state[1]]
+    for v in changed:
+        v[:1] = 0
+        if v.dim() > 1:
+            v[:, :1] = 0
+    return state[0], changed
 
 
 def _of_kind(v: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
