@@ -9,6 +9,7 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -192,8 +193,9 @@ def test_a_model_whose_covariance_is_rounded_badly_still_predicts() -> None:
 
 def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runner, tmp_path: Path,
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 1 000 trials in the session: read what is new, claim, render, write events, blobs and the trial, take it in. Clock
-    of this thread alone, so a busy machine counts little. What the search itself takes is not in it."""
+    """With 1 000 trials in the session: read what is new, claim, render, write events, blobs and the trial, take it in. The
+    mean by the clock of this thread alone, and the least by the wall clock, so a busy machine counts little. What the search
+    itself takes is not in it."""
     _, session = tuned(runner, tmp_path, variants=("naive_gather",), trials=1)
     one = next(t for t in session.trials() if t.ok and t.workload == WORK)
     request = TuneRequest(preset("kb74").workload("small", "float32"), ("forward",), device="cpu", effort="quick")
@@ -216,15 +218,17 @@ def test_bookkeeping_of_a_trial_takes_less_than_twenty_milliseconds(runner: Runn
         run = Run("0" * 8, RunRequest(request.workload, (), device="cpu", baselines=False), session.path, [], device=device)
         execution = Execution(run, session, runner.workers, ("cpu",), resume=True, feed=feed)
         execution.free_bytes = device.free_bytes
-        begin, rounds = time.thread_time(), 40
+        begin, rounds, walls = time.thread_time(), 40, list[float]()
         for _ in range(rounds):
+            began = time.perf_counter()
             (row, rendered), = execution._prepared(execution._more(1))
             for phase in ("building", "checking", "timing"):
                 execution._phase(row, phase, "")
             execution._finish(row, rendered, Built(status=Status.OK, headline=""), judged)
+            walls.append(1e3 * (time.perf_counter() - began))
         spent_ms = 1e3 * (time.thread_time() - begin) / rounds
-    print(f"bookkeeping {spent_ms:.2f} ms a trial at 1 000 trials")
-    assert feed.judged == 1000 + rounds and spent_ms < 20
+    print(f"bookkeeping {spent_ms:.2f} ms of CPU, {median(walls):.2f} ms of time (median) a trial at 1 000 trials")
+    assert feed.judged == 1000 + rounds and spent_ms < 20 and min(walls) < 20
 
 
 def test_the_space_is_the_same_each_time_and_holds_default_and_known_configs(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from ..bench.plan import precisions
 from ..searching.points import Points, points_from
 
 MOST_POINTS = 20_000
+RANKED = 16                # a ranking with fewer configs is continued with variations of its first one
 _GENERAL = "naive"         # the names of general variants begin with this: they serve every layer, and take seconds on a GPU
 _TOO_MANY_THREADS = f"a block has at most {THREADS_PER_BLOCK_MAX} threads"
 _STATIC = ("threads", "smem_bytes")   # derived values that are features of the search, beside the tunables
@@ -178,9 +179,19 @@ class TuneSpace:
         order = [self.place_of[key] for key in (*self.known, *first) if key in self.place_of]
         has = {self.label(place) for place in order}
         order += sorted((self.place_of[key] for key in self.starts if key in self.place_of), key=lambda i: self.label(i) in has)
-        return points_from(rows, keys=self.keys, families=[self.label(i) for i in range(len(self))],
-                           order=tuple(dict.fromkeys(order)),
+        order = list(dict.fromkeys(order))
+        order += self._one_step(order)[:max(0, RANKED - len(order))]
+        return points_from(rows, keys=self.keys, families=[self.label(i) for i in range(len(self))], order=order,
                            derived=(*_STATIC, _RESIDENT))
+
+    def _one_step(self, order: Sequence[int]) -> list[int]:
+        """The points that differ from the first one of the ranking in one tunable, without those of the ranking."""
+        if not order:
+            return []
+        number, first = self._members[order[0]]
+        near = [place for place, (other, config) in enumerate(self._members)
+                if other == number and sum(config[name] != value for name, value in first.items()) == 1]
+        return [place for place in near if place not in set(order)]
 
     def explain(self) -> Explained:
         families = []
