@@ -61,7 +61,7 @@ from workbench.core.replies import Built, Device, Interleaved  # noqa: E402
 from workbench.core.template import Rendered  # noqa: E402
 from workbench.core.trial import Status, Trial  # noqa: E402
 from workbench.drive.replaying.recorded_space import RecordedSpace, missing, spaces_of  # noqa: E402
-from workbench.drive.replaying.replay import OURS, replay, table, text  # noqa: E402
+from workbench.drive.replaying.replay import OURS, Replayed, replay, table, text  # noqa: E402
 from workbench.drive.running.request import Row, RunRequest  # noqa: E402
 from workbench.drive.running.resume import SLOWER  # noqa: E402
 from workbench.drive.searching.points import Seen, points_from  # noqa: E402
@@ -110,6 +110,8 @@ def main() -> int:
         return 2
     frame = table(done)
     print(text(frame, trials=TRIALS))
+    for name in dict.fromkeys(one.search for one in done if args.repeats > 1):
+        print(_standard_error([one for one in done if one.search == name]))
     whole = frame[frame["space"] == "all"] if len(spaces) > 1 else frame
     ours = whole[whole["search"] == OURS]
     for column, words, limit in LIMITS if len(ours) else ():
@@ -118,6 +120,15 @@ def main() -> int:
         cpu_ms, wall_ms = _proposal_ms(seen)
         print(f"{f'one proposal at {seen} seen, 20 000 points':45} {cpu_ms:6.1f} ms of CPU, {wall_ms:.1f} of time   under 100")
     return 0
+
+
+def _standard_error(of: list[Replayed]) -> str:
+    """That of two columns of the row of a search over all spaces, from the spread of the runs on each space."""
+    each = [(100 * np.log(one.best_ms / one.outcome.best[:, -1]), 100.0 * (one.outcome.best[:, -1] <= 1.05 * one.best_ms))
+            for one in of]
+    share, near = (np.sqrt(sum(runs.var(ddof=1) / len(runs) for runs in column)) / len(of) for column in zip(*each, strict=True))
+    return (f"{of[0].search}: standard error {share:.1f} % of the share of the best, {near:.1f} points of the runs within "
+            "5 %")
 
 
 def own(spaces: list[RecordedSpace], *, jobs: int = 1) -> int:

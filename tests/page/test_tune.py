@@ -119,6 +119,7 @@ def test_a_finished_tune_is_shown_from_its_session_and_fills_the_form(sessions: 
     assert "ConvTranspose1d(3, 5, 3, stride=2)" in said(drawn(listed)) and "✓ TUNED" in said(listed)
     assert "then judged again on new inputs and odd sizes" in text and "3 candidates were judged." in text
     assert "forward is not stored, because emulated times do not predict a GPU." in text
+    assert re.search(r"forward: (It is|Not measurably .* than|\S+ times as fast as) the default config of naive_gather", text)
     assert at.button(key="tune_export").label == "Export ModelNew"
     assert at.text_input(key="tune_trials").value == "3" and at.multiselect(key="tune_variants").value == ["naive_gather"]
     assert at.button(key="tune_start").label == "Resume"

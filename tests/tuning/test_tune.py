@@ -84,7 +84,7 @@ def test_all_directions_share_a_tune_and_each_has_a_winner(runner: Runner, tmp_p
         assert first.kernel_median_ms <= 1.5 * min(right), "in the finals an emulated time is noisy"
         assert key_of_trial(first) == key_of_trial(winner.trial)
         assert winner.trial.ok and winner.stored is None, "nothing is kept of the emulator"
-        against = text.against_default(winner.final)
+        against = text.against_default(winner.trial, winner.final.default)
         assert "default config of" in against and "not timed" not in against and against in text.result(result)
     assert text.EMULATED in text.result(result)
     assert any(t.kind == "baseline" for t in session.trials())

@@ -49,6 +49,9 @@ class Point:
         return " ".join(f"{k}={v}" for k, v in self.trial.config.items())
 
 
+UNTOLD = "not told apart from the winner"   # in `Tried.finals`
+
+
 @dataclass(frozen=True)
 class Tried:
     """One direction of a tune. `finals`: trial id in the search -> the result of the finals for it."""
@@ -301,7 +304,7 @@ def _finals(events: Sequence[Mapping[str, Any]], trials: Sequence[Trial], classe
     told = {str(e["ours" if e["verdict"] == SLOWER_IN_TURNS else "theirs"]): "slower in turns" for e in events
             if e.get("event") == "tune_final" and e.get("verdict") in (SLOWER_IN_TURNS, FASTER)}
     told |= {str(i): "as fast as the winner when timed in turns" for i in won.get("ties", ())}
-    told |= {str(i): "not told apart from the winner" for i in won.get("untold", ())} | {searched: "winner"}
+    told |= {str(i): UNTOLD for i in won.get("untold", ())} | {searched: "winner"}
     return there[str(won["trial_id"])], searched, told
 
 

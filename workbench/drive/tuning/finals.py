@@ -4,9 +4,10 @@ judged again on new inputs and odd sizes. Meanwhile nothing is built."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 from ...core.candidate import derived_values
 from ...core.errors import BadRequest, RenderError
@@ -15,6 +16,7 @@ from ...core.orders import InterleaveOrder
 from ...core.replies import Built
 from ...core.template import Rendered, render
 from ...core.trial import SHOWS_NOTHING, Status, Trial
+from ...core.typed import Misfit, read
 from ...core.verdict import FASTER, SLOWER, Verdict, from_quartiles, from_samples
 from ..running.execution import Execution
 from ..running.request import Row, RunRequest
@@ -56,6 +58,14 @@ class AgainstDefault:
 
     ratio: float
     verdict: str
+
+
+def default_of(won: Mapping[str, Any]) -> AgainstDefault | None:
+    """That of the event of a winner; None if the event does not have it, as in older sessions."""
+    try:
+        return read(AgainstDefault, won["default"])
+    except (KeyError, Misfit):
+        return None
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from ...core.trial import Trial
 from ...core.verdict import FASTER
 from ..reporting.report import Baselines, best_baseline, is_emulated
 from ..sessions.session import Session
-from .finals import Final
+from .finals import AgainstDefault
 from .space import Explained, Family, why_empty
 from .tune import TuneResult, Winner, described
 
@@ -78,16 +78,16 @@ def as_json(found: TuneResult, session: Session) -> dict[str, Any]:
                 for d, w in found.winners.items()}}
 
 
-def against_default(final: Final) -> str:
+def against_default(winner: Trial, default: AgainstDefault | None) -> str:
     """How fast the winner is beside the default config of its variant, in a sentence."""
-    name, default = f"{final.trial.name} {final.trial.precision}", final.default
+    name = f"{winner.name} {winner.precision}"
     if default is None:
         return f"The default config of {name} was not timed beside it, because it has no right trial."
     if not default.verdict:
         return f"It is the default config of {name}: nothing is measurably faster."
     if default.verdict == FASTER:
-        return f"{default.ratio:.3g} times as fast as the default config of {name}, timed in turns"
-    return f"Not measurably faster than the default config of {name}: {default.ratio:.3g} times as fast, timed in turns"
+        return f"{default.ratio:.3g} times as fast as the default config of {name}, timed in turns."
+    return f"Not measurably faster than the default config of {name}: {default.ratio:.3g} times as fast, timed in turns."
 
 
 def gaps(family: Family) -> str:
@@ -120,7 +120,7 @@ def _proof(winner: Winner, found: TuneResult) -> list[str]:
     if winner.final is None:
         lines.append("  The tune stopped before the finals; this is the best median so far.")
         return lines
-    lines.append(f"  {against_default(winner.final)}")
+    lines.append(f"  {against_default(winner.final.trial, winner.final.default)}")
     if winner.final.ties:
         others = "1 other candidate is" if len(winner.final.ties) == 1 else f"{len(winner.final.ties)} other candidates are"
         lines.append(f"  {others} as fast. A default config wins a tie, else the fewest registers, then the least shared "

@@ -26,7 +26,7 @@ from ..sessions.files import TUNE_WON
 from ..sessions.session import Session
 from . import store
 from .feed import EFFORTS, EVENT, Search, TuneFeed, TuneRequest, same_work, spaces
-from .finals import AgainstDefault, Final, finals, says_nothing
+from .finals import Final, default_of, finals, says_nothing
 from .seen import Claims
 from .space import Explained, key_of_trial, why_empty
 
@@ -268,7 +268,6 @@ def _known_final(session: Session, search: Search, device: Device) -> Final | No
                 and same_work(trial, space.workload, device)):
             if event.get("judged") != len(search.trials):
                 return None
-            default = event.get("default")
             return Final(trial, str(event["searched"]), tuple(event["ties"]), tuple(event["again"]),
-                         tuple(event.get("untold", ())), AgainstDefault(**default) if default else None)
+                         tuple(event.get("untold", ())), default_of(event))
     return None

@@ -393,8 +393,8 @@ def _ended(path: Path | None, found: list[Tried], workload: Workload, mine: Tuni
     won = [f"{one.direction}: {one.best.family} {one.best.config}, found at trial {one.best.number} with "
            f"{numbers.time(one.best.ms)}" + (", then judged again on new inputs and odd sizes" if one.winner else "")
            for one in right if one.best]
-    return theme.strip("OK", sentence, " ".join(filter(None, [*(f"{w}." for w in won), *kept, *evidence])), badge_text="TUNED",
-                       more_badges=marks)
+    told = [*(f"{w}." for w in won), *tune_panels.beside_winner(path, found), *kept, *evidence]
+    return theme.strip("OK", sentence, " ".join(filter(None, told)), badge_text="TUNED", more_badges=marks)
 
 
 def _to_export(path: Path | None, found: list[Tried]) -> None:

@@ -20,11 +20,13 @@ from ...core import numbers
 from ...core.layer import Workload
 from ...core.trial import Trial
 from ...drive.reporting import tune_plots, tune_points
-from ...drive.reporting.tune_points import Family, Point, Tried
+from ...drive.reporting.tune_points import UNTOLD, Family, Point, Tried
 from ...drive.sessions.files import EVENTS, lines, stamp
 from ...drive.sessions.session import Session
+from ...drive.tuning import text
 from ...drive.tuning.feed import EVENT, TuneRequest
-from ...drive.tuning.tune import KEPT
+from ...drive.tuning.finals import default_of
+from ...drive.tuning.tune import KEPT, WON
 from . import address, compare_page, pages, state, theme
 
 _WANTED = ('"tune', '"run_', '"heartbeat', '"waiting')  # only these events are read, because there are ten times as many phases
@@ -132,6 +134,18 @@ def kept(path: Path | None, found: Sequence[Tried]) -> list[str]:
             sentences.append(f"{one.direction} is not stored: {event['why']}")
         elif event and one.emulated:
             sentences.append(f"{one.direction} is not stored, because emulated times do not predict a GPU.")
+    return sentences
+
+
+def beside_winner(path: Path | None, found: Sequence[Tried]) -> list[str]:
+    """Sentences about each winner: how fast it is beside the default config, and how many may be as fast."""
+    won = {str(e.get("trial_id")): e for e in events_of(path) if e.get("event") == WON and "default" in e}
+    sentences = []
+    for one in found:
+        if one.final is not None and (event := won.get(one.final.trial_id)):
+            sentences.append(f"{one.direction}: {text.against_default(one.final, default_of(event))}")
+            if count := sum(word == UNTOLD for word in one.finals.values()):
+                sentences.append(f"{one.direction}: {count} {UNTOLD}; they were not timed in turns.")
     return sentences
 
 
