@@ -83,6 +83,30 @@ def test_a_right_layer_is_asked_all_of_them(checked) -> None:
     assert set(habits.KEYS) <= {q.key for q in report.questions if q.answer is Answer.PASSED}, report.questions
 
 
+@pytest.mark.parametrize(("name", "key", "words"), [
+    pytest.param("bfloat16_after_eval", "eval_mode", "After .eval(): The error of y is ", marks=pytest.mark.long),
+    pytest.param("hidden_weight_decay", "second_backward", "of small gradients", marks=pytest.mark.long),
+    ("weights_at_one_address", "parameters", "Where a parametrization, such as weight_norm, computes its weight: "),
+    ("state_without_its_prefix", "state_dict", "In a network its state_dict has nothing, not weight, bias."),
+    pytest.param("saves_without_its_prefix", "state_dict", "In a network load_state_dict raises ", marks=pytest.mark.long),
+    ("seeds_when_constructed", "same_draw", "Under another seed weight differs."),
+    ("two_tiles_of_channels", "other_arguments", "Wrong for in_channels=14, out_channels=7; right for "),
+    pytest.param("bias_of_its_group", "other_arguments", "For in_channels=6, groups=2, bias=True: ", marks=pytest.mark.long),
+    pytest.param("no_zero_weight", "other_values", "With one channel of each parameter zero: ", marks=pytest.mark.long)])
+def test_what_is_wrong_with_a_layer_in_a_network_fails_that_question_alone(checked, name: str, key: str, words: str) -> None:
+    attack = next(a for a in attacks() if a.name == name)
+    report = checked(modules()[name], reference=reference(attack.reference))
+    assert set(failed(report)) == {key} and words in report.question(key).seen, report.questions
+
+
+@pytest.mark.parametrize(("name", "key", "words"), [
+    ("takes_more_channels", "refuses", "It returns a Tensor for an input with 6 channels."),
+    pytest.param("patches_linear", "settings", "It changes torch.nn.Linear.forward.", marks=pytest.mark.long)])
+def test_what_right_code_does_not_notice_is_a_warning(checked, name: str, key: str, words: str) -> None:
+    report = checked(modules()[name], reference=reference("layer_1d"))
+    assert failed(report) == {} and report.question(key).answer is Answer.WARNED and words in report.question(key).seen
+
+
 @pytest.mark.parametrize(("text", "answer", "words"), [
     (NORMED_RIGHT, Answer.PASSED, "norm.running_mean"),
     (modules()["leaves_statistics"], Answer.FAILED, "norm.running_mean"),

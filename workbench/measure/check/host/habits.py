@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, stateless
 
 from ...module.cases import SUMMED, laid_out, summed
 from ..foreign.replies import Habit, Left
@@ -276,8 +276,10 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
             xs = [x.detach() for x in xs]
             wanted = [xs[int(n[6:])].requires_grad_() if n.startswith("input ") else others.get(n, parameters[n])
                       for n in request.gradients]
-            output = torch.func.functional_call(module, others, tuple(xs))
-            theirs, grads = _gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
+            # Also in the backward, in which a checkpoint calls the module again. torch.func.functional_call ends before it.
+            with stateless._reparametrize_module(module, others, tie_weights=True):
+                output = module(*xs)
+                theirs, grads = _gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
             names.append(theirs)
             results += [output.detach(), *grads]
     return Habit(first=there, choices=tuple(names)), results

@@ -23,8 +23,7 @@ Settings = dict[str, object]
 _PLACES: dict[str, Any] = {
     "torch": torch, "torch.nn.functional": torch.nn.functional, "torch.nn.init": torch.nn.init, "torch.Tensor": torch.Tensor,
     "torch.autograd": torch.autograd,
-    **{f"{one.__name__}.{name}": cls for one in (torch.nn, torch.optim) for name, cls in vars(one).items()
-       if isinstance(cls, type)}}
+    **{f"torch.nn.{name}": cls for name, cls in vars(torch.nn).items() if isinstance(cls, type)}}
 
 
 def arguments_of(given: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -19,7 +19,9 @@ from ..trialrun import Outcome, State, TrialRun, same_bits, wide
 from .asking import OTHER_COUNT, Asking, Not
 from .cases import Case
 
-_FACTORS = (0.5, 2.0, -1.0, 0.25)   # of a weight: no result has another rounding error then
+# Of a weight, in calls one after the other: the memory of a computed weight is then used again. Powers of two: no result has
+# another rounding error.
+_FACTORS = (0.5, 2.0, -1.0, 0.25, -0.5, 4.0, 1.0, -2.0, -0.25, 8.0, -4.0, 0.125)
 _SEED_OF_ANOTHER = 46   # the state replaces what it draws
 
 
