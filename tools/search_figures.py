@@ -126,9 +126,8 @@ def _standard_error(of: list[Replayed]) -> str:
     """That of two columns of the row of a search over all spaces, from the spread of the runs on each space."""
     each = [(100 * np.log(one.best_ms / one.outcome.best[:, -1]), 100.0 * (one.outcome.best[:, -1] <= 1.05 * one.best_ms))
             for one in of]
-    share, near = (np.sqrt(sum(runs.var(ddof=1) / len(runs) for runs in column)) / len(of) for column in zip(*each, strict=True))
-    return (f"{of[0].search}: standard error {share:.1f} % of the share of the best, {near:.1f} points of the runs within "
-            "5 %")
+    share, near = (np.sqrt(sum(runs.var(ddof=1) / len(runs) for runs in part)) / len(of) for part in zip(*each, strict=True))
+    return f"{of[0].search}: standard error of the share {share:.1f} %, of the runs within 5 % {near:.1f} points"
 
 
 def own(spaces: list[RecordedSpace], *, jobs: int = 1) -> int:
