@@ -71,13 +71,19 @@ STATUS = {
     "grid_of_the_first_launch": ("UNWRITTEN", "After a launch with another size (a batch of 1 and an input of 4 × 6): "),
     "two_blocks_add": ("NONDETERMINISTIC", "Two blocks of one launch write different values to y[0, 0, 0, "),
     "always_grad_bias": ("WORKER_DIED", "Where grad_bias is not wanted (its pointer is null): "),
+    "aligns_down": ("NON_FINITE", "Where an activation that it reads does not begin at a multiple of 16 bytes: "),
+    "constant_weights": ("NONDETERMINISTIC", "Two calls copy different values to one __constant__ or __device__ symbol."),
+    "fence_for_an_atomic": ("NONDETERMINISTIC", "Two blocks of one launch write different values to y[0, 0, 0, "),
+    "last_block_no_fence": ("NON_FINITE", "values of grad_weight are NaN or infinite"),
 }
-LOST = {"two_blocks_add": ("MISMATCH", "")}   # on a busy machine the race also spoils a value, which is found first
+# On a busy machine the race also spoils a value, which is found first.
+LOST = dict.fromkeys(("two_blocks_add", "fence_for_an_atomic"), ("MISMATCH", ""))
 ENDED = {"never_ends": 0}
 WHERE = {"skips_unreached": CROPPED, "changes_input": CROPPED}
 TIMED = {"right_at_first"}
 DIRECTION = {"adds_to_old": "grad_weight", "forgets_grad_bias": "grad_weight", "input_gradient_lacks_a_tap": "backward",
-             "weight_gradient_doubled": "backward", "forgets_last_input": "backward", "always_grad_bias": "grad_weight"}
+             "weight_gradient_doubled": "backward", "forgets_last_input": "backward", "always_grad_bias": "grad_weight",
+             "last_block_no_fence": "grad_weight"}
 
 
 def _judged(bad: Built, root: Path, scratch: Path, name: str, **more: Any) -> Apart | Ended:
@@ -144,17 +150,19 @@ def test_without_the_watch_a_stored_answer_gets_through(bad: Built, bad_root: Pa
     assert missed.status == "OK", missed.headline
 
 
-def test_two_blocks_may_change_a_value_with_atomics_or_a_fence(bad_root: Path, tmp_path: Path, scratch: Path,
-                                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDACPU_THREADS", "1")  # a fence does not order two blocks that run at the same time
-    root, plain = tmp_path / "kernels", "output[item] += narrow<Scalar>("
+def test_blocks_may_share_values_by_atomics_or_by_a_fence_and_an_atomic(bad_root: Path, tmp_path: Path, scratch: Path,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDACPU_THREADS", "1")
+    root = tmp_path / "kernels"
     shutil.copytree(bad_root / "common", root / "common")
-    (root / "forward").mkdir()
-    text = (bad_root / "forward" / "two_blocks_add.cu").read_text()
-    assert plain in text
-    for name, instead in (("with_atomics", "atomicAdd(output + item, "), ("with_a_fence", f"__threadfence();\n{plain}")):
-        (root / "forward" / f"{name}.cu").write_text(text.replace("two_blocks_add", name).replace(plain, instead))
-    candidates = [bad_candidate(root, name) for name in ("with_atomics", "with_a_fence")]
+    for direction, bad, name, plain, instead in (
+            ("forward", "two_blocks_add", "with_atomics", "output[item] += narrow<Scalar>(", "atomicAdd(output + item, "),
+            ("grad_weight", "last_block_no_fence", "with_a_fence", "// here __threadfence() is missing", "__threadfence();")):
+        text = (bad_root / direction / f"{bad}.cu").read_text()
+        assert plain in text
+        (root / direction).mkdir()
+        (root / direction / f"{name}.cu").write_text(text.replace(bad, name).replace(plain, instead))
+    candidates = [bad_candidate(root, "with_atomics"), bad_candidate(root, "with_a_fence", direction="grad_weight")]
     built = build_batch(candidates, tmp_path)
     for candidate in candidates:
         result = judge_apart(order(built, candidate, WORKLOAD, scratch))

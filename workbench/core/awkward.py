@@ -32,12 +32,12 @@ ONE_D = [
     _work(1, 1, 1, 1, 1, 1),
     _work(1, 1, 1, 1, 1, 1, stride=5, bias=True),
     _work(1, 2, 1, 3, 17, 7, stride=3, padding=1, dilation=2, bias=True),
-    _work(7, 1, 1, 3, 3, 3),
+    _work(7, 9, 1, 3, 520, 3),                                       # channels beyond 9 bits, a batch beyond 3
     _work(33, 2, 1, 17, 33, 5, dilation=3, bias=True),
     _work(40, 1, 1, 33, 17, 3, stride=2, padding=1, output_padding=1),
     _work(19, 3, 1, 3, 17, 4, stride=3, padding=2, output_padding=2, bias=True),
     _work(21, 1, 1, 17, 3, 5, stride=4, padding=3, dilation=2),
-    _work(11, 2, 1, 3, 3, 3, stride=5, padding=1, dilation=3, output_padding=4, bias=True),
+    _work(11, 17, 1, 3, 3, 3, stride=5, padding=1, dilation=3, output_padding=4, bias=True),   # a batch beyond 4 bits
     _work(9, 1, 1, 3, 5, 2, stride=5),                               # outputs that no tap reaches
     _work(9, 1, 1, 3, 5, 2, stride=5, padding=1, output_padding=3, bias=True),
     _work(14, 2, 1, 4, 6, 3, stride=2, dilation=2),                  # stride and dilation share a factor
@@ -53,7 +53,7 @@ ONE_D = [
     _work(12, 1, 1, 3, 4, 3, padding=5),                             # padding that crops the input itself
     _work(16, 2, 1, 3, 4, 5, stride=2, padding=9, output_padding=1, bias=True),
     _work(13, 1, 1, 2, 2, 1, stride=2, padding=3),                   # kernel 1, cropped
-    _work(6, 1, 1, 33, 33, 1, bias=True),
+    _work(6, 1, 1, 520, 33, 1, bias=True),                           # several chunks of 128 or 256 channels
     _work(6, 3, 1, 1, 3, 5, padding=4),
     _work(6, 1, 1, 2, 3, 3, output_padding=2, dilation=3),           # output_padding allowed by dilation
     _work(3000, 1, 1, 1, 3, 3, padding=1, bias=True),                # many tiles of positions

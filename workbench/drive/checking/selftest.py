@@ -41,6 +41,7 @@ _USUAL = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), 
 # With kernel 1 and padding 1 the border of the input contributes to no output. With stride 3 some outputs are zero.
 _CROPPED = Workload(ConvTranspose(1, 2, 3, (1,), stride=(3,), padding=(1,), bias=False), 2, (8,))
 _MANY = Workload(ConvTranspose(1, 1, 3, (1,), bias=False), 1, (700_032,))  # 65 628 blocks of 32
+_WIDE = Workload(ConvTranspose(1, 260, 3, (2,)), 9, (7,))  # a batch and channels for which few bits or one chunk do not suffice
 _MODULE = Workload(ConvTranspose(2, 4, 6, (3,), stride=(2,), padding=(1,)), 1, (8, 9))
 Judge = Callable[[], AbstractContextManager[WorkerProcess]]
 # How many checks without timing run at the same time; on a GPU each has two processes with a context.
@@ -72,6 +73,7 @@ class _Group:
 
 
 _GROUPS = {"usual": _Group(), "cropped": _Group(_CROPPED), "many": _Group(_MANY, config=(("BLOCK", 32),)),
+           "wide": _Group(_WIDE),
            "hangs": _Group(run_timeout_s=8.0), "alone": _Group(),
            "timed": _Group()}
 

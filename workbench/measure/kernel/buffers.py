@@ -18,6 +18,7 @@ import torch
 GUARD_BYTES = 64 * 1024   # on each side; longer than a row that a kernel may overrun
 ALIGN_BYTES = 256         # what cudaMalloc guarantees
 START, END = "start", "end"   # of a tensor: that which lies where a page begins or ends
+SHIFTED = "shifted"           # one element behind where a page begins, as a slice of a larger tensor may
 _END_BYTES = 16           # a tensor that ends with a page begins at a multiple of it: what the widest loads need
 _PAGE = mmap.PAGESIZE
 _NAN = 0x7FF0             # words of 16 bits from here to 0x7FFF, of either sign, are NaN in all four dtypes
@@ -30,7 +31,8 @@ POISON = {torch.float16: 0x7D5A, torch.bfloat16: 0x7FA5, torch.float32: 0x7FA5C0
 class Buffer:
     """A tensor of `shape` between guard zones, contiguous or `last` (channels_last in memory). `zones=False` leaves them out,
     for memory sanitizers. `allocate` gives so many bytes of memory; None: torch does. `edge`: of the memory that `allocate`
-    gives, which begins with a page, the pages `pages` hold nothing but this tensor, and it begins or ends with them."""
+    gives, which begins with a page, the pages `pages` hold nothing but this tensor, and it begins or ends with them, or begins
+    one element behind their start."""
 
     # more than seven: what a tensor is and where it lies
     def __init__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, *, device: str,
@@ -39,10 +41,11 @@ class Buffer:
         self.name = name
         size = prod(shape) * dtype.itemsize
         guard = GUARD_BYTES if zones else 0
-        pages = -(-size // _PAGE) * _PAGE if edge else 0
+        shift = dtype.itemsize if edge == SHIFTED else 0
+        pages = -(-(size + shift) // _PAGE) * _PAGE if edge else 0
         total = guard + (pages or size) + guard + (ALIGN_BYTES if zones and not edge else 0)
         self._raw = allocate(total) if allocate else torch.empty(total, dtype=torch.uint8, device=device)
-        behind = (pages - size) // _END_BYTES * _END_BYTES if edge == END else 0
+        behind = (pages - size) // _END_BYTES * _END_BYTES if edge == END else shift
         self._start = guard + (-(self._raw.data_ptr() + guard) % ALIGN_BYTES if zones and not edge else behind)
         self.pages = self._raw.data_ptr() + guard, pages
         self._end = self._start + size

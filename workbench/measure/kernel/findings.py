@@ -80,9 +80,15 @@ def outside(name: str, before: int, behind: int, verb: str) -> Finding:
 def two_blocks(name: str, place: tuple[int, ...] | None) -> Finding:
     short = SHORT.get(name, name)
     what = f"a value of {short}" if place is None else numbers.index(short, place)
-    return Finding(Status.NONDETERMINISTIC, f"Two blocks of one launch write different values to {what}, without an atomic or "
-                   "a memory fence. On a GPU one of them may be lost.",
+    return Finding(Status.NONDETERMINISTIC, f"Two blocks of one launch write different values to {what}, and no atomic "
+                   "orders them. On a GPU one of them may be lost.",
                    "Let one block compute each value, or add with atomicAdd.", {"tensor": name, "first": list(place or ())})
+
+
+def shared_symbol() -> Finding:
+    return Finding(Status.NONDETERMINISTIC, "Two calls copy different values to one __constant__ or __device__ symbol. The "
+                   "symbol is one for the process: on two streams a kernel may read the values of the other call.",
+                   "Pass the values as arguments, or put them into the workspace.")
 
 
 def elsewhere(finding: Finding, where: str) -> Finding:

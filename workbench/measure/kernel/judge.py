@@ -33,13 +33,14 @@ from ..device import free_bytes, l2_bytes, out_of_memory
 from ..truth import Truth
 from . import findings
 from .apart import LauncherApart
-from .buffers import END, POISON, START, count_poison, row_of
+from .buffers import END, POISON, SHIFTED, START, count_poison, row_of
 from .findings import Finding
 from .inputs import FAR, FAR_SAMPLES, INTEGERS, NORMAL, RECHECK, beyond_float16
 from .launch import ORDER, Launcher, MissingSymbol
 from .stage import Stage, device_errors
 
 Bits = dict[str, torch.Tensor | list[int]]
+_NOT_ALIGNED = "Where an activation that it reads does not begin at a multiple of 16 bytes"
 _RUNS = {"quick": 2, "normal": 3, "full": 10}  # how often the same inputs must give the same bits
 _KEPT_BYTES = 1 << 30                          # results above this are remembered by a fingerprint, not a copy
 _SMALL = 1 << 22                               # elements
@@ -207,8 +208,8 @@ def in_new_process(order: JudgeOrder) -> None:
     """On the emulator: in a process of its own the kernel is launched at another size, then at the given one. What it keeps of
     its first launch is then wrong. Pages around the tensors are closed, so a read outside a tensor is found even if its value
     is not used. The tensors begin with a page at the other size, and end with one at the given size. Blocks run one after the
-    other, and no byte may be changed by two of them. Then the pointer of grad_bias is null, as where it is not wanted. Raises
-    `Finding`."""
+    other, and no byte may be changed by two of them. Then the pointer of grad_bias is null, as where it is not wanted. At last
+    the activations that it reads begin one element behind a page. Raises `Finding`."""
     try:
         _at_two_sizes(order, END)
     except Finding as finding:
@@ -221,16 +222,20 @@ def _at_two_sizes(order: JudgeOrder, edge: str) -> None:
     other = _another_size(order.workload)
     launcher = LauncherApart(order.library, order.symbol, order.direction)
     stages = [(work, Stage(launcher, work, device="cpu", guards=order.guards, last=order.channels_last, edge=where))
-              for work, where in ((other, START), (order.workload, edge)) if work is not None]  # all memory before a launch
+              for work, where in ((other, START), (order.workload, edge), (other or order.workload, SHIFTED))
+              if work is not None]  # all memory before a launch
     said = "" if other is None else f"With a batch of {other.batch} and an input of {numbers.shape(other.input_size)}"
+    last = stages[-1][1]
     for work, stage in stages:
         words = said if work is other else f"After a launch with another size ({said[5:]})" if said else ""
-        for unwanted in [(), ("grad_bias",)] if "grad_bias" in stage.results() else [()]:
+        for unwanted in [(), ("grad_bias",)] if "grad_bias" in stage.results() and stage is not last else [()]:
             stage.unwanted = frozenset(unwanted)
             try:
                 launch_and_compare(replace(order, workload=work), stage, INTEGERS)
             except Finding as finding:
                 where = "Where grad_bias is not wanted (its pointer is null)" if unwanted else words
+                if stage is last:
+                    raise findings.elsewhere(finding, _NOT_ALIGNED) from None
                 at_any_size = finding.status in (Status.OUT_OF_BOUNDS, Status.NONDETERMINISTIC)
                 raise finding if at_any_size or not where else findings.elsewhere(finding, where) from None
 
@@ -242,7 +247,7 @@ def _another_size(workload: Workload) -> Workload | None:
     for batch in dict.fromkeys((min(2, max(1, workload.batch - 1)), workload.batch)):
         for smaller in (size, workload.input_size):
             with suppress(BadRequest):  # no output of that size
-                found = replace(workload, batch=batch, input_size=smaller, preset="")
+                found = replace(workload, batch=batch, input_size=smaller, preset="", seed=workload.seed + 1)
                 if (batch, smaller) != (workload.batch, workload.input_size):
                     return found
     return None

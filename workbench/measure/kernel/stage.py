@@ -18,9 +18,19 @@ import torch
 from ...core.layer import CHANNELS_LAST, Workload
 from ..device import CHANNELS_LAST_LAYOUTS, free_bytes
 from ..truth import Truth
-from .apart import ACCESSES, TWO_BLOCKS, LauncherApart
-from .buffers import POISON, Buffer, row_of
-from .findings import Finding, input_modified, launch_error, off_stream, out_of_memory, outside, overrun, two_blocks
+from .apart import ACCESSES, SHARED_SYMBOL, TWO_BLOCKS, LauncherApart
+from .buffers import POISON, SHIFTED, START, Buffer, row_of
+from .findings import (
+    Finding,
+    input_modified,
+    launch_error,
+    off_stream,
+    out_of_memory,
+    outside,
+    overrun,
+    shared_symbol,
+    two_blocks,
+)
 from .inputs import changed, factors, fill, needed, of_part, results, shapes, torch_dtype
 from .launch import FAULTS, UNKNOWN_FAULT, Launcher, problem_of
 from .validate import Comparison, allowed_rel_l2
@@ -29,6 +39,7 @@ _SLICE = 16 * 1024         # elements that are poisoned at one place before a ti
 _HOLD_CYCLES = 60_000_000  # about 30 ms of a GPU's clock: how long a stream is held
 _HELD_LAUNCHES = 10
 _LOOK = 1 << 22            # elements looked at from either end while the stream is held
+_GIVEN = ("input", "grad_output")   # activations that a kernel reads: a caller may give a part of a larger tensor
 _ACTIVATIONS = ("input", "grad_output", "output", "grad_input")  # what channels_last is about
 
 
@@ -54,10 +65,11 @@ class Stage:
         dtype, all_shapes = torch_dtype(workload), shapes(workload)
         allocate = launcher.allocate if isinstance(launcher, LauncherApart) else None
         self.buffers = {n: Buffer(n, all_shapes[n], dtype, device=device, zones=zones, allocate=allocate,
-                                  last=last and n in _ACTIVATIONS, edge=edge) for n in names}
+                                  last=last and n in _ACTIVATIONS, edge=START if edge == SHIFTED and n not in _GIVEN else edge)
+                        for n in names}
         if self.workspace_bytes:
             self.buffers["workspace"] = Buffer("workspace", (self.workspace_bytes,), torch.uint8, device=device,
-                                               zones=zones, allocate=allocate, edge=edge)
+                                               zones=zones, allocate=allocate, edge=START if edge == SHIFTED else edge)
         self._pages = tuple(buffer.pages for buffer in self.buffers.values()) if edge else ()
         self.unwanted: frozenset[str] = frozenset()
         for name in self._results:
@@ -182,6 +194,8 @@ class Stage:
             raise launch_error(code, text or self._launcher.error_text(code), cuda=self.device != "cpu")
 
     def _fault(self, kind: int, address: int) -> Finding:
+        if kind == SHARED_SYMBOL:
+            return shared_symbol()
         name, before, behind = next(((n, *found) for n, b in self.buffers.items() if (found := b.beyond(address))), ("", 0, 0))
         if kind != TWO_BLOCKS:
             return outside(name, before, behind, ACCESSES.get(kind, ACCESSES[1]))

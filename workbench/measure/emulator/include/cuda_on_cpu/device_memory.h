@@ -36,19 +36,26 @@ inline int protect(uintptr_t start, uintptr_t bytes, int rights) {
 }
 
 // What is wrong with an access. The judge's apart.py has the same numbers.
-enum Fault { no_fault = 0, outside = 1, read_outside = 2, wrote_outside = 3, two_blocks = 4 };
+enum Fault { no_fault = 0, outside = 1, read_outside = 2, wrote_outside = 3, two_blocks = 4, shared_symbol = 5 };
 
 // Finds bytes that two blocks of a launch change. Blocks then run one after the other. Each begins with pages that are closed
 // for writing. At its first write to a page a copy is kept; what differs from the copy when the block ends, the block has
-// changed. An element that is changed with atomics may be changed by many. After a memory fence one block may know what
-// another has written, so nothing is said of a launch that has one.
+// changed. An element that is changed with atomics may be changed by many. A block that has a memory fence and an atomic may
+// tell another one, which asks by an atomic, what it has written; such a pair may change the same bytes.
+//
+// What a block without a memory fence has written, other blocks need not see before the launch ends. If the block has an
+// atomic, which may tell others that it is done, its values are taken back when it ends, and put there at the end of the
+// launch: a block that reads them finds what was there before.
 struct Watch {
   static constexpr int most_pages = 4096;    // that a block may write to
   static constexpr int most_faults = 50000;  // of a launch: about 0.2 s
-  enum Mark : uint8_t { changed = 1, atomic = 2 };
-  bool asked = false, active = false, fenced = false;
+  enum Mark : uint8_t { changed = 1, atomic = 2, told = 4, late = 8 };
+  bool asked = false, active = false;
+  bool fenced = false, asks = false;  // the running block has had a memory fence, an atomic
   Range whole{};
   uint8_t* marks = nullptr;  // one for each byte of `whole`
+  uint8_t* later = nullptr;  // the values of the bytes that are marked as late
+  uintptr_t first_late = 0, end_late = 0;
   char* copies = nullptr;
   uintptr_t pages[most_pages];
   int count = 0, faults = 0;
@@ -59,14 +66,16 @@ struct Watch {
   bool begin() {
     if (marks == nullptr) {
       marks = static_cast<uint8_t*>(reserve(whole.bytes));
+      later = static_cast<uint8_t*>(reserve(whole.bytes));
       copies = static_cast<char*>(reserve(most_pages * page_bytes));
     } else {
       madvise(marks, whole.bytes, MADV_DONTNEED);
     }
     count = faults = 0;
     conflict = 0;
-    fenced = false;
-    return active = marks != nullptr && copies != nullptr;
+    fenced = asks = false;
+    first_late = whole.bytes, end_late = 0;
+    return active = marks != nullptr && later != nullptr && copies != nullptr;
   }
 
   static void* reserve(size_t bytes) {
@@ -88,30 +97,56 @@ struct Watch {
 
   void end_block(uint3 index) {
     for (int i = 0; i < count; ++i) {
-      const auto* now = reinterpret_cast<const uint8_t*>(pages[i]);
+      auto* now = reinterpret_cast<uint8_t*>(pages[i]);
       const auto* before = reinterpret_cast<const uint8_t*>(copies + i * page_bytes);
-      uint8_t* marked = marks + (pages[i] - whole.start);
+      const uintptr_t start = pages[i] - whole.start;
       for (uintptr_t at = 0; at < page_bytes; at += sizeof(uint64_t)) {
         if (memcmp(now + at, before + at, sizeof(uint64_t)) == 0) {
           continue;
         }
         for (uintptr_t byte = at; byte < at + sizeof(uint64_t); ++byte) {
-          if (now[byte] != before[byte]) {
-            if (marked[byte] == changed && conflict == 0) {
-              conflict = pages[i] + byte;
-              conflict_block = index;
-            }
-            marked[byte] |= changed;
+          if (now[byte] != before[byte] && (marks[start + byte] & atomic) == 0) {
+            change(start + byte, now[byte], before[byte], index);
           }
         }
       }
       protect(pages[i], page_bytes, PROT_READ);
     }
     count = 0;
+    fenced = asks = false;
+  }
+
+  // The running block has written to this byte, which had another value.
+  void change(uintptr_t place, uint8_t& now, uint8_t before, uint3 index) {
+    uint8_t& mark = marks[place];
+    const bool same = (mark & late) != 0 && later[place] == now, told_of_it = (mark & told) != 0 && asks;
+    if ((mark & changed) != 0 && !same && !told_of_it && conflict == 0) {
+      conflict = whole.start + place;
+      conflict_block = index;
+    }
+    const bool unseen = asks && !fenced;
+    mark = changed | (fenced && asks ? told : 0) | (unseen ? late : 0);
+    if (unseen) {
+      later[place] = now;
+      now = before;
+      first_late = place < first_late ? place : first_late;
+      end_late = place >= end_late ? place + 1 : end_late;
+    }
+  }
+
+  // At the end of the launch; the pages are open.
+  void show_late() {
+    for (uintptr_t place = first_late; place < end_late; ++place) {
+      if ((marks[place] & late) != 0) {
+        *reinterpret_cast<uint8_t*>(whole.start + place) = later[place];
+      }
+    }
+    end_late = 0;
   }
 
   void mark_atomic(const void* address, size_t bytes) {
     const auto at = reinterpret_cast<uintptr_t>(address);
+    asks = true;
     if (active && whole.has(at)) {
       memset(marks + (at - whole.start), atomic, bytes);
     }
@@ -210,7 +245,11 @@ struct WatchedBlocks {
   }
   ~WatchedBlocks() {
     Watch& watch = device_memory.watch;
-    if (watch.active && watch.conflict != 0 && !watch.fenced && device_memory.fault == no_fault) {
+    if (watch.active) {
+      device_memory.allow_ranges(PROT_READ | PROT_WRITE);
+      watch.show_late();
+    }
+    if (watch.active && watch.conflict != 0 && device_memory.fault == no_fault) {
       device_memory.fault = two_blocks;
       device_memory.fault_at = watch.conflict;
       record_error(cudaErrorLaunchFailure, "block (%u, %u, %u) changes a value that another block has written",
@@ -277,6 +316,7 @@ inline void on_fault(int number, siginfo_t* information, void* context) {
     if (!memory.watch.keep(address)) {
       memory.watch.active = false;
       memory.allow(PROT_READ | PROT_WRITE);
+      memory.watch.show_late();
     }
   } else if (!inside && memory.whole.has(address) && memory.users > 0 && current != nullptr) {
     memory.fault = kind_of_access(context);

@@ -174,7 +174,10 @@ inline int worker_count() {
   return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
 }
 
+inline int launched = 0;  // 1 after the first launch of this library
+
 inline void run_grid(const Grid& grid) {
+  __atomic_store_n(&launched, 1, __ATOMIC_RELAXED);
   const OpenDeviceMemory open;
   const char* order = given_order[0] != 0 ? given_order : getenv("CUDACPU_ORDER");
   const uint64_t blocks = static_cast<uint64_t>(grid.blocks.x) * grid.blocks.y * grid.blocks.z;
@@ -249,6 +252,10 @@ DeducedLaunch<Kernel> launch_deduced(Kernel kernel, dim3 blocks, dim3 threads, s
 }
 
 }  // namespace cuda_on_cpu
+
+CUDA_ON_CPU_EXPORT int cuda_on_cpu_launched() {
+  return cuda_on_cpu::launched;
+}
 
 CUDA_ON_CPU_EXPORT void cuda_on_cpu_set_order(const char* order) {
   snprintf(cuda_on_cpu::given_order, sizeof cuda_on_cpu::given_order, "%s", order);
