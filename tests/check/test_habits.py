@@ -18,6 +18,8 @@ REFERENCE = reference("mlp")
 RIGHT = REFERENCE.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
 # What is common to the two attacks that have a backward of their own, without what is wrong in it.
 RIGHT_BACKWARD = modules()["no_input_gradient_alone"].replace(" if ctx.needs_input_grad[1] else (0 * x, None, None)", "")
+LAYER = reference("layer_2d")
+LAYER_RIGHT = LAYER.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
 NORMED = reference("normed")
 NORMED_RIGHT = NORMED.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
 DOES_NOT_COUNT = NORMED_RIGHT.replace("return torch.tanh(self.norm(self.linear(x)))", """norm, y = self.norm, self.linear(x)
@@ -27,14 +29,29 @@ DOES_NOT_COUNT = NORMED_RIGHT.replace("return torch.tanh(self.norm(self.linear(x
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, Question]]]:
-    """The questions of one file after the other, in one process: each is right where it is called plainly."""
-    with trial_of(RIGHT, REFERENCE, tmp_path_factory.mktemp("habits")) as (trial, case):
+    yield from _asking(RIGHT, REFERENCE, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def ask_layer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, Question]]]:
+    yield from _asking(LAYER_RIGHT, LAYER, tmp_path_factory)
+
+
+def _asking(right: str, against: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., dict[str, Question]]]:
+    """The questions of one file after the other, in one process: each is right where it is called plainly. With `key` not
+    those behind the question with this key."""
+    with trial_of(right, against, tmp_path_factory.mktemp("habits")) as (trial, case):
         process = trial.candidate.process
 
-        def questions(text: str) -> dict[str, Question]:
+        def questions(text: str, key: str = "") -> dict[str, Question]:
             trial.candidate = Party(process, text, class_name="ModelNew", emulate=False)
             assert not trial.run(case).problems
-            return {q.key: q for q in habits.ask(trial, case, gradients=True)}
+            found: dict[str, Question] = {}
+            for question in habits.ask(trial, case, gradients=True):
+                found[question.key] = question
+                if question.key == key:
+                    break
+            return found
         yield questions
 
 
@@ -51,6 +68,18 @@ def test_what_is_wrong_in_one_way_of_calling_fails_that_question(ask, attack: At
     found = wrong[attack.question]
     assert found.answer.lower() == attack.answer and found.seen.startswith("No. ") and found.advice
     assert found.status == attack.expected["cpu"]
+
+
+# Those of memory, of threads and of parameters. Each is wrong in its own way of calling; what is asked before is right.
+OF_A_LAYER = [a for a in attacks() if a.reference == "layer_2d" and a.question in ("two_calls", "second_backward", "views",
+                                                                                   "parameters")]
+
+
+@pytest.mark.parametrize("attack", OF_A_LAYER, ids=lambda attack: attack.name)
+def test_a_layer_that_is_wrong_in_one_way_of_calling_fails_that_question(ask_layer, attack: Attack) -> None:
+    questions = ask_layer(modules()[attack.name], attack.question)
+    wrong = [q for q in questions.values() if q.answer is Answer.FAILED]
+    assert [q.key for q in wrong] == [attack.question] and wrong[0].status == attack.expected["cpu"], wrong
 
 
 def test_another_dtype_under_no_grad_fails(ask) -> None:

@@ -58,8 +58,9 @@ ASKED = {  # in daily use
     "parameters": "Right when its parameters have changed?",
     "copied": "Right as a deep copy?", "left_alone": "Leaves its state, grad_output and seeds alone?",
     "settings": "Leaves torch's settings alone?", "strides": "Lies in memory as the reference's output?",
+    "kernels_ran": "Does its CUDA code run here?",
     "refuses": "Raises for too many channels?"}
-KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "refuses"))  # of these there may be none
+KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "kernels_ran", "refuses"))  # of these there may be none
 OF_DAILY_USE = {
     "no_grad": "Compute the same values with and without gradient recording.",
     "threads": "Allocate temporary tensors in each call. Do not keep them in self or in static variables.",
@@ -74,7 +75,8 @@ OF_DAILY_USE = {
     "copied": "Keep tensors in parameters and buffers.",
     "left_alone": "Do not write to parameters, buffers or grad_output. Draw random numbers from a generator of your own.",
     "settings": "Do not change what belongs to the whole process, or restore it.",
-    "strides": "Return a contiguous output, as the reference does, if other code reads its memory."}
+    "strides": "Return a contiguous output, as the reference does, if other code reads its memory.",
+    "kernels_ran": "Check it on a GPU, or call the kernel where x.is_cuda is False, too: here the tensors are on the CPU."}
 
 
 def advice_for_construction(error: Raised | Ended) -> str:

@@ -41,7 +41,8 @@ _ASKED = {
     "gradient_values": "Right grad_input, grad_weight, grad_bias?", "other_sizes": "Right at other sizes?",
     "other_arguments": "Right with other constructor arguments?", "noncontiguous": "Right for a non-contiguous input?",
     "batch_one": "Right for batch 1?", "empty_batch": "Takes an empty batch?", "inputs": "Leaves its inputs alone?",
-    "same_bits": "Same bits each time?", "times": "How fast?", tf32.KEY: tf32.ASKED, **habits.ASKED}
+    "same_bits": "Same bits each time?", "times": "How fast?",
+    tf32.KEY: tf32.ASKED, **habits.ASKED}
 
 
 class Examination:

@@ -21,7 +21,7 @@ from .advice import advice_for_call, status_of
 from .foreign.process import Ended, Raised
 from .foreign.replies import NoTensor, Output
 from .party import Construction, Party
-from .questions import jumps
+from .questions import drawn
 from .questions.cases import Case, Setting, fill, positional
 from .questions.drawn import Drawn
 
@@ -277,7 +277,7 @@ class TrialRun:
 
     def _right_as_sums(self, outcome: Outcome) -> bool:
         """Whether gradients are right if equal values of the inputs may share theirs in any way, as equal maxima do."""
-        parts = jumps.pooled({self.plain(n): outcome.inputs[int(n[6:])] for n in outcome.names if n.startswith("input ")},
+        parts = drawn.pooled({self.plain(n): outcome.inputs[int(n[6:])] for n in outcome.names if n.startswith("input ")},
                              [outcome.got, outcome.expected, outcome.own])
         if not parts:
             return False
@@ -288,23 +288,23 @@ class TrialRun:
             outcome.problems.clear()
         return not about.problems
 
-    def _reached(self, outcome: Outcome) -> dict[str, jumps.Reach]:
+    def _reached(self, outcome: Outcome) -> dict[str, drawn.Reach]:
         """The reach of each gradient; empty if the reference cannot be asked."""
         if (output := outcome.errors.get("output")) is None:  # an empty one
             return {}
         names, values = outcome.state
         try:
-            facts, reached = jumps.reach(
+            facts, reached = drawn.reach(
                 self.reference, self.how(outcome.case, dtype="float64"), [wide(x) for x in outcome.inputs],
                 (names, [wide(v) for v in values]), outcome.names, outcome.grad_output.double(),
-                jumps.typical(output.own, output.rel_l2, self._allowed(outcome.case, "output")[1]), self.generator)
+                drawn.typical(output.own, output.rel_l2, self._allowed(outcome.case, "output")[1]), self.generator)
         except (Raised, Ended):
             return {}
         parts = [self.named(facts, [outcome.expected["output"], *part], outcome.factors)
                  for part in ([r.farthest for r in reached], [r.norm for r in reached])]
-        return {n: jumps.Reach(parts[0][n], parts[1][n]) for n in parts[0] if n != "output"}
+        return {n: drawn.Reach(parts[0][n], parts[1][n]) for n in parts[0] if n != "output"}
 
-    def _compare_gradients(self, outcome: Outcome, reached: dict[str, jumps.Reach]) -> None:
+    def _compare_gradients(self, outcome: Outcome, reached: dict[str, drawn.Reach]) -> None:
         for name in outcome.expected:
             if name != "output" and name in outcome.got:
                 self._compare(outcome, name, "gradient_values", reached.get(name))
@@ -334,7 +334,7 @@ class TrialRun:
         text = f"Output is {dtype}, expected {wanted}."
         return None if dtype == wanted else Problem("kind", Status.WRONG_DTYPE, text, DEFAULT_ADVICE[Status.WRONG_DTYPE])
 
-    def _compare(self, outcome: Outcome, name: str, about: str, reached: jumps.Reach | None = None) -> None:
+    def _compare(self, outcome: Outcome, name: str, about: str, reached: drawn.Reach | None = None) -> None:
         got, expected, own = outcome.got[name], outcome.expected[name].double(), outcome.own.get(name)
         if tuple(got.shape) != tuple(expected.shape):
             outcome.problems.append(Problem(about, Status.WRONG_SHAPE, f"{name} is {numbers.shape(got.shape)}, expected "
@@ -351,7 +351,7 @@ class TrialRun:
         precision, allowed = self._allowed(outcome.case, name)
         least_norm = outcome.least_rms.get(name, 0.0) * expected.numel()**0.5
         if reached is not None:
-            reached = jumps.Reach(reached.farthest.to(self.device), reached.norm.to(self.device))
+            reached = drawn.Reach(reached.farthest.to(self.device), reached.norm.to(self.device))
             usual = max(float(expected.norm()), least_norm) / expected.numel()**0.5
             limit = allowed * (expected.abs() + usual)
             got = reached.taken_out(got, expected, limit).to(got.dtype)

@@ -25,7 +25,7 @@ from ..foreign.process import Ended, Raised, kill_strays
 from ..foreign.replies import NoWay
 from ..foreign.waiting import Took
 from ..party import Construction, Party
-from ..questions import jumps
+from ..questions import drawn
 from ..trialrun import State, TrialRun, wide
 from .contestant import ENDS_TIMING, Contestant, NotTimed, NotVaried, Plan, Wrong, library_kernels, why_not_timed
 from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, settled, why_left_out
@@ -422,8 +422,8 @@ class _Bench:
         output = self.errors.get("output")
         own, off = (output.own, output.rel_l2) if output else (0.0, 0.0)
         how, state = self._of_float64()
-        _, reached = jumps.reach(self.trial.reference, how, [wide(x) for x in self.inputs.fixed], state, self._differentiated(),
-                                 self.inputs.of(0, (0, 0))[0].double(), jumps.typical(
+        _, reached = drawn.reach(self.trial.reference, how, [wide(x) for x in self.inputs.fixed], state, self._differentiated(),
+                                 self.inputs.of(0, (0, 0))[0].double(), drawn.typical(
                                      own, off, self._allowed(self.trial.of_float32)),
                                  self.trial.generator)
         return [2 * float(r.norm) / max(float(t.norm()), least, 1e-300)

@@ -219,7 +219,8 @@ class Left(Answer):
     """What calls have left behind. `state`: names of the state_dict afterwards, whose tensors come with it. `frozen`: those
     parameters whose requires_grad has changed; `modes`: modules whose training flag has; `draws`: whether a call draws random
     numbers; `seeds`: generators that have the same state after each call; `hooks`: whether a forward hook ran; `strides` of the
-    output; `settings`: settings of torch that have changed since before the file was loaded."""
+    output; `settings`: settings of torch that have changed since before the file was loaded; `idle`: names of its load_inline
+    calls whose kernels the emulator has not run."""
 
     state: tuple[str, ...]
     frozen: tuple[str, ...]
@@ -229,6 +230,7 @@ class Left(Answer):
     hooks: bool
     strides: tuple[int, ...]
     settings: tuple[str, ...]
+    idle: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -453,9 +453,9 @@ class Run(Request[Done]):
 
 
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
-    Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, Threads, EvalMode, TwoCalls, SomeGradients, SecondBackward,
-    Views, Aliases, Stepped, Overwritten, TwoInstances, Parametrized, EvalAlone, Copied, AskLeft,
-    SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare, PrepareWay, DropWays, Run)}
+    Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, Threads, EvalMode, TwoCalls, SomeGradients,
+    SecondBackward, Views, Aliases, Stepped, Overwritten, TwoInstances, Parametrized, EvalAlone, Copied, AskLeft, SideStream,
+    Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare, PrepareWay, DropWays, Run)}
 
 
 def read(header: dict[str, Any]) -> Request[Any]:

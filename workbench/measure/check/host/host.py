@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -169,9 +170,9 @@ class Host:
 
     def left(self, request: requests.AskLeft, tensors: Tensors) -> tuple[Left, Tensors]:
         """The habit `left`, which needs data that the host keeps."""
-        found = habits.left(self.modules[request.module], request, tensors, self.device, self.settings)
+        found, results = habits.left(self.modules[request.module], request, tensors, self.device, self.settings)
         self.loaded.raise_what_cuda_says()
-        return found
+        return replace(found, idle=self.loaded.idle), results
 
     def two_instances(self, request: requests.TwoInstances, tensors: Tensors) -> tuple[Habit, Tensors]:
         found = habits.two_instances(self.modules[request.module], self.modules[request.other], request, tensors, self.device)

@@ -50,6 +50,7 @@ class Loads:
         self._ours = False            # while the workbench's own build calls load_inline
         self._libraries: list[ctypes.CDLL] = []
         self._emulated: list[ctypes.CDLL] = []   # of load_inline
+        self._kernels: list[tuple[str, ctypes.CDLL]] = []   # those with kernels, and their names
 
     def install(self, *, emulate: bool) -> None:
         self._emulate = emulate
@@ -76,6 +77,8 @@ class Loads:
             if emulate and texts["cuda_sources"]:
                 result = self._on_host(given, texts, names)
                 self._emulated.append(ctypes.CDLL(getattr(result, "__file__", result)))
+                if any("__global__" in text for text in texts["cuda_sources"]):
+                    self._kernels.append((str(given["name"]), self._emulated[-1]))
             else:
                 result = self._real(*args, **kwargs)
             self.where = ""
@@ -86,6 +89,11 @@ class Loads:
             setattr(torch.Tensor, "cpu", lambda tensor, *args, **kwargs: tensor.clone())  # noqa: B010
             setattr(torch.Tensor, "cuda", lambda tensor, *args, **kwargs: tensor)  # noqa: B010
             setattr(torch.nn.Module, "cuda", lambda module, *args, **kwargs: module)  # noqa: B010
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """The names of those whose kernels have not been launched."""
+        return tuple(name for name, library in self._kernels if not library.cuda_on_cpu_launched())
 
     def raise_what_cuda_says(self) -> None:
         """Raises the unchecked error of an earlier launch, as PyTorch does on a GPU after the next kernel."""

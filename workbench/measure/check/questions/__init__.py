@@ -1,9 +1,9 @@
 """Questions that are asked in addition to those of examine.py, and the cases that they need.
 
-questions     `habits` (daily use; `asking` makes its calls), `magnitudes` (is it float16?), `tf32`,
+questions     `habits` and `networks` (daily use; `asking` makes their calls), `magnitudes` (is it float16?), `tf32`,
               `gpu_questions`, `kernelbench` (its own verdict)
-cases         `cases` (sizes and arguments), `drawn` (inputs from get_inputs)
-explanations  `shrink` (the smallest failing case; known wrong formulas are in measure/mistakes.py), `jumps` (of gradients)
+cases         `cases` (sizes and arguments), `drawn` (inputs from get_inputs, jumps of gradients)
+explanation   `shrink` (the smallest failing case; known wrong formulas are in measure/mistakes.py)
 
 A new question is a function here that returns a core.answers.Question; Examination.run in examine.py calls it.
 """

@@ -62,7 +62,7 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
         return
     asker = _Habits(trial, first, second, other)
     for one in (asker.no_grad, asker.threads, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views,
-                asker.overwritten, asker.parameters, asker.copied, asker.left, asker.eval_mode):
+                asker.overwritten, asker.parameters, asker.copied, asker.eval_mode, asker.left):
         if not trial.candidate.given_up:
             found = one()
             if one == asker.no_grad:
@@ -291,6 +291,9 @@ class _Habits(OfNetworks):
             if ours.strides != theirs.strides and ours.strides:
                 differs = f"Its strides are {ours.strides}, the reference's are {theirs.strides}."
                 questions.append(self._question("strides", lambda: differs, "").as_warning())
+            if ours.idle and not self.trial.candidate.process.deaths:
+                idle = f"The CUDA code of {', '.join(ours.idle[:4])} launched nothing in this check. It is not judged."
+                questions.append(self._question("kernels_ran", lambda: (idle, Status.SKIPPED), "").as_warning())
         return questions
 
     def eval_mode(self) -> list[Question]:
