@@ -77,8 +77,8 @@ LIMITS = (("share_of_best", "share of the best at 100 evaluations", 0.94), ("nea
 TRIALS = 100
 OWN_SHARE, OWN_SEEDS, OWN_NEAR = 0.1, 10, 1.03
 TOP, TOP_NEAR = 16, 1.04
-QUICK_TRIALS = 80            # what a quick tune of one direction judges on an H200
-QUICK_S, COMPARED_S = 7.5, 0.8   # its time for the finals beyond the first ones; the time of a comparison
+QUICK_TRIALS = 70            # what a quick tune of one direction judges on an H200
+QUICK_S, COMPARED_S = 8.0, 0.8   # its time for the finals beyond the first ones; the time of a comparison
 DRIFT = 0.004                # standard deviation of a first time, beside that of its samples
 PAIRS = 60                   # samples of a comparison, of which an H200 takes 50 to 190
 AGREEMENTS = ("same winner", "a declared tie", "declared as not told apart", "another winner")
@@ -163,7 +163,7 @@ def agree(spaces: list[RecordedSpace], *, pairs: int, trials: int) -> int:
         known = replace(space, points=replace(space.points, order=order))
         met = [_searched(known, trials, seed) for seed in range(2 * pairs)]
         print(f"{space.name}, {trials} trials a tune, {pairs} pairs of tunes")
-        for words, seconds in (("the first finalists only", 0.0), (f"more for {QUICK_S} s", QUICK_S)):
+        for words, seconds in (("the first finalists only", 0.0), (f"more for {QUICK_S:g} s", QUICK_S)):
             found = [_finals(space, searched, one, seconds, seed) for seed, one in enumerate(met)]
             counts = Counter(_agreement(*({"searched": {f.searched}, "ties": {*f.ties}, "untold": {*f.untold}} for f in pair))
                              for pair in zip(found[::2], found[1::2], strict=True))
@@ -224,7 +224,7 @@ def _finals(space: RecordedSpace, searched: TuneSpace, trials: list[Trial], seco
     """The finals of a tune, on recorded samples and with a clock that counts the comparisons."""
     replayed = _Finals(space, seed)
     with patch("workbench.drive.tuning.finals.time", SimpleNamespace(monotonic=lambda: COMPARED_S * replayed.comparisons)):
-        final, _ = finals(replayed, trials, (), effort="quick", space=searched, seconds=seconds + 2 * COMPARED_S)
+        final, _ = finals(replayed, trials, (), effort="quick", space=searched, seconds=seconds)
     assert final
     return final
 

@@ -43,7 +43,7 @@ class Effort:
     finals_s: float            # the part of the seconds that is kept for the finals
 
 
-EFFORTS = {"quick": Effort(60.0, 2_000, 60.0, 15.0), "normal": Effort(600.0, 8_000, 300.0, 60.0),
+EFFORTS = {"quick": Effort(60.0, 2_000, 60.0, 20.0), "normal": Effort(600.0, 8_000, 300.0, 60.0),
            "full": Effort(None, 200_000, 300.0, 0.0)}
 
 
@@ -89,9 +89,9 @@ class TuneRequest:
 
     @property
     def race_s(self) -> float:
-        """How long finalists are timed in turns beyond the first ones. The other half of the finals is for builds and for the
-        winner, which is judged again."""
-        return (self.finals_s or EFFORTS[self.effort].finals_s or 60.0) / 2
+        """How long finalists are timed in turns beyond the first ones. The rest of the finals is for builds, the first ones,
+        and the winner, which is judged again."""
+        return 0.4 * (self.finals_s or EFFORTS[self.effort].finals_s or 60.0)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "workload": self.workload.to_json(),

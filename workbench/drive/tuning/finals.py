@@ -104,13 +104,14 @@ def finals(execution: Execution, trials: Sequence[Trial], baselines: Sequence[Tr
     winner: what is left out comes after it by `rule`."""
     right = sorted((t for t in trials if t.ok and t.kernel_ms), key=lambda t: t.kernel_median_ms)
     fell: list[Trial] = []
-    ends = time.monotonic() + seconds
+    ends = 0.0
     while right and not execution.run.cancelled.is_set():
         near = [t for t in right if _may_be_as_fast(t, right[0])]
         first = {t.trial_id for t in near[:FIRST[effort]]}
         known = _prepared(near[:_MOST], _slower_defaults(near[:_MOST], right, space), space)
         race = _Race(execution, effort)
         race.run([one for one in known if one.trial.trial_id in first or one.default])
+        ends = ends or time.monotonic() + seconds
         others = sorted((one for one in known if one.trial.trial_id not in first and not one.default), key=_Finalist.rule)
         while others and time.monotonic() < ends:
             race.run(others[:_AT_ONCE], ends=ends)
