@@ -442,6 +442,12 @@ def test_a_class_of_another_dtype_names_the_dtype() -> None:
         class_for(WORK, "forward", "sm_90", "bf16")
 
 
+def test_a_third_of_a_short_tune_is_for_its_finals() -> None:
+    quick = replace(REQUEST, effort="quick")
+    assert (quick.finals_s, quick.race_s) == (20.0, 8.0) and replace(REQUEST, effort="normal").finals_s == 60
+    assert replace(quick, trials=5).race_s == 8, "it has no time limit, but its finals do"
+
+
 def test_odd_sizes_are_of_the_same_layer_and_can_run() -> None:
     for work in (WORK, Workload(ConvTranspose(2, 4, 6, (3, 5), padding=(4, 2)), 1, (9, 9))):
         odd = odd_workloads(work)

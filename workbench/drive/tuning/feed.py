@@ -85,7 +85,7 @@ class TuneRequest:
     @property
     def finals_s(self) -> float:
         """The part of `seconds` that is kept for the finals."""
-        return min(EFFORTS[self.effort].finals_s or 60.0, (self.seconds or 0.0) / 4)
+        return min(EFFORTS[self.effort].finals_s or 60.0, (self.seconds or 0.0) / 3)
 
     @property
     def race_s(self) -> float:
