@@ -110,7 +110,7 @@ class Examination:
         self._times()
         if self.first_wrong is not None and self.given.setting.layer is not None:
             shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
-        if self.given.setting.layer is not None and not broken and not self.trial.candidate.given_up:
+        elif self.given.setting.layer is not None and not broken and not self.trial.candidate.given_up:
             self.questions += networks.refuses(self.trial, small, given.state)
 
     def _at_the_given_size(self) -> Outcome:
