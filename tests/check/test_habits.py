@@ -149,7 +149,8 @@ def test_buffers_that_a_call_should_have_changed(checked, text: str, answer: Ans
 
 @pytest.mark.parametrize(("name", "against", "words"), [
     ("only_so_large", "mlp", "For batch 5: "), ("only_up_to_twice", "mlp", "For batch 9: "),
-    ("layer_only_so_large", "layer_1d", "For a size above the given one: ")])
+    ("layer_only_so_large", "layer_1d", "For a size above the given one: "),
+    ("plan_by_number_of_values", "layer_2d", "For as many values in another shape: ")])
 def test_a_size_above_the_given_one_is_asked(checked, name: str, against: str, words: str) -> None:
     report = checked(modules()[name], reference=reference(against))
     assert set(failed(report)) == {"other_sizes"} and words in report.question("other_sizes").seen

@@ -14,7 +14,8 @@ from .conftest import failed
 
 FILES = right_files()
 SAMPLE = ("diagonal_by_diag", "kb5_matrix_scalar", "kb33_batch_norm", "gru_by_hand", "transposed_by_zeros_between",
-          "conv_channels_last", "relu_scripted", "conv_in_float16", "selective_scan", "instance_norm_of_rows")
+          "conv_channels_last", "relu_scripted", "conv_in_float16", "selective_scan",
+          "transposed_by_fft", "instance_norm_of_rows")
 BFLOAT16 = FILES["transposed_in_bfloat16"]
 GELU = FILES["kb26_gelu"]
 

@@ -114,6 +114,16 @@ def test_host_code_cannot_read_the_memory_of_the_device(checked, read: str, stat
     assert ("Host code read or wrote memory of the device" in question.seen) is bool(status)
 
 
+@pytest.mark.long
+def test_a_kernel_that_no_call_launches_is_a_warning(checked) -> None:
+    text = with_small_headers(_LOOKS.replace("READ", ""))
+    line = next(words for words in text.splitlines() if "assert module.first" in words)
+    report = checked(text.replace(line, line.replace("assert ", "assert not x.is_cuda or ")), like="kb74")
+    question = report.question("kernels_ran")
+    assert failed(report) == {} and question.answer is Answer.WARNED, report.questions
+    assert question.seen == "No. The CUDA code of looks launched nothing in this check. It is not judged."
+
+
 def test_a_file_we_exported_is_checked_on_the_emulator(checked) -> None:
     layer = preset("kb74").layer
     recipe = Recipe(workload=preset("kb74").workload("small"),
