@@ -238,7 +238,7 @@ def test_a_notebook_shows_layer_trial_session_verdict_and_where_a_result_is_wron
     assert "FASTER" in shown(h200.verdict(best.trial_id))[0] and "4.69" in shown(h200.verdict(best.trial_id))[0]
     assert "0.265 ms" in shown(best)[0] and len(shown(best)) == 2
     assert h200.samples(best.trial_id).data[0].name == "disjoint_mma forward tf32"
-    versus = shown(wb.compare(*[ROOT / "sessions" / "recorded-h200-models-bf16-3d.zip"] * 2))
+    versus = shown(wb.compare(*[ROOT / "sessions" / "recorded-h200-tunes-1.zip"] * 2))
     assert "No regression in B" in versus[0] and len(versus) == 3 and "SAME" in versus[0]
     assert set(h200.figures()) == {"dots", "roofline", "speedups"} and h200.wrong(best.trial_id) is None
 
