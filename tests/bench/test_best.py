@@ -319,11 +319,11 @@ def test_the_default_of_the_fastest_variant_is_compared_with_its_best_config(tmp
     assert "1.200 times" in said and "BLOCK=64" in said and "kb81" not in said
     assert said.endswith("3 cells. In 1 the default is the fastest config that was measured, or the only one; in 0 it takes at "
                          "most 1.15 times as long; in 1 it takes longer; in 1 it was not measured.")
-    best_alone = recorded(tmp_path, [one("kb74", 64, 0.9), one("kb64", 64, 3.9), one("kb64", 32, 5.0)],
-                          name="recorded-again", layers=("kb74", "kb64"))
+    best_alone = recorded(tmp_path, [one("kb74", 64, 0.98), one("kb64", 64, 3.9), one("kb64", 32, 5.0),
+                                     one("kb81", 64, 1.9)], name="recorded-again", layers=("kb74", "kb64", "kb81"))
     for both in ([session, best_alone], [best_alone, session]):
         found = {c.best.workload.preset: (c.ratio, c.best.kernel_median_ms) for c in default_configs(both)}
-        assert found == {"kb74/full": (1.2, 1.0), "kb81/full": (1.0, 2.0), "kb64/full": (None, 3.9)}
+        assert found == {"kb74/full": (1.2, 1.0), "kb81/full": (None, 1.9), "kb64/full": (None, 3.9)}, "5 % is more than noise"
 
 
 def test_the_page_on_kernels_names_the_recorded_defaults_that_are_slower_by_more_than_15_percent():

@@ -67,9 +67,11 @@ class DefaultConfig:
 
 
 def default_configs(sessions: Iterable[Session]) -> list[DefaultConfig]:
-    """For every cell with a GPU time. Times of two sessions are not compared. If several sessions have a cell, it comes from
-    one that timed the default, else from the one that timed the most candidates. Variants that no longer exist do not count."""
-    chosen: dict[tuple[str, ...], tuple[tuple[bool, int], DefaultConfig]] = {}
+    """For every cell with a GPU time. Times of two sessions are not compared, but a session counts only if its best config is
+    at most 3 % slower than that of any session: the same kernel differs by up to 3 % between sessions. If several sessions
+    count, the cell comes from one that timed the default, else from the one that timed the most candidates. Variants that no
+    longer exist do not count."""
+    there: dict[tuple[str, ...], list[tuple[bool, int, DefaultConfig]]] = {}
     for session in sessions:
         cells: dict[tuple[str, ...], list[Trial]] = {}
         for trial in session.trials():
@@ -80,10 +82,12 @@ def default_configs(sessions: Iterable[Session]) -> list[DefaultConfig]:
             same = [t for t in trials if (t.name, t.precision) == (best.name, best.precision)]
             defaults = [t for t in same if _config(t) == find(t.name, t.direction).default_for(t.workload.memory_format)]
             one = DefaultConfig(best, min(defaults, key=lambda t: t.kernel_median_ms, default=None))
-            known = bool(defaults), len(trials)
-            if key not in chosen or known > chosen[key][0]:
-                chosen[key] = known, one
-    return [one for _, one in chosen.values()]
+            there.setdefault(key, []).append((bool(defaults), len(trials), one))
+    chosen = []
+    for found in there.values():
+        most = 1.03 * min(one.best.kernel_median_ms for *_, one in found)
+        chosen.append(max((each for each in found if each[2].best.kernel_median_ms <= most), key=lambda each: each[:2])[2])
+    return chosen
 
 
 def default_configs_table(found: Iterable[DefaultConfig]) -> str:
