@@ -166,7 +166,6 @@ template <class P>
 __device__ __forceinline__ void multiply_rows(const SourceRowsArguments<typename P::Scalar>& a, const char* ring,
                                               GatherBarriers barriers, char* room, int warpgroup) {
   GatherRing<P::STAGES> place;
-  const bool speaks = threadIdx.x % 32 == 0;
   const int lane = threadIdx.x % 32, position = warpgroup * P::ROWS + int(threadIdx.x) % 128 / 32 * 16 + lane / 4;
   const int word = lane % 4 * (4 / P::SIZE);  // the lane's first value of a unit
   const int own = (position * P::STEP + P::BEFORE + word % P::PACK) * P::SIZE + word / P::PACK * P::ROW_BYTES;
@@ -199,8 +198,7 @@ __device__ __forceinline__ void multiply_rows(const SourceRowsArguments<typename
         }
       });
       fragment_wait<0>();
-      __syncwarp();  // all lanes have read the stage
-      if (speaks) mbarrier_arrive(barriers.empty + 8 * place.stage);
+      mbarrier_arrive(barriers.empty + 8 * place.stage);
     }
 #pragma unroll
     for (int block = 0; block < P::BLOCKS; ++block) wgmma_own(sum[block]);
@@ -241,7 +239,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) multiply_source_rows(const Sour
   let_next_kernel_start();
   if (threadIdx.x == 0) {
     for (int i = 0; i < P::STAGES; ++i)
-      mbarrier_init(barriers.full + 8 * i, P::STAGERS + 1), mbarrier_init(barriers.empty + 8 * i, P::CONSUMERS / 32);
+      mbarrier_init(barriers.full + 8 * i, P::STAGERS + 1), mbarrier_init(barriers.empty + 8 * i, P::CONSUMERS);
     mbarrier_init_done();
   }
   for (int i = threadIdx.x; i < P::STAGES * P::ROWS_OF_STAGE; i += P::THREADS) {
