@@ -14,7 +14,7 @@ from workbench.core.layer import ConvTranspose, Workload
 from workbench.drive.checking.attacks import modules
 from workbench.drive.checking.check import workload_reference
 from workbench.measure.check.host.tf32 import in_tf32, rounded
-from workbench.measure.check.questions import magnitudes
+from workbench.measure.check.questions import cases, magnitudes
 
 from . import models
 from .conftest import failed, trial_of
@@ -152,6 +152,19 @@ def test_right_in_tf32_is_a_warning_that_names_it(checked, rounding: str, more: 
     assert question.answer is Answer.WARNED, report.questions
     assert failed(report) == {}, report.questions
     assert "It computes in TF32" in question.seen and report.question("values").answer is Answer.PASSED
+
+
+@pytest.mark.parametrize(("rounding", "wrong"), [("cut", 0), ("(lambda v: v.bfloat16().float())", 4)], ids=["TF32", "bfloat16"])
+def test_operands_of_few_values_may_have_larger_errors_in_tf32(tmp_path, rounding: str, wrong: int) -> None:
+    """As on a GPU, where TF32 is allowed. In two of these calls an error is larger than TF32 has with more values."""
+    with trial_of(file(rounding), workload_reference(SMALL)[0], tmp_path) as (trial, case):
+        trial.of_float32, found = "tf32", []
+        few = [*(c for c in cases.sizes(case) if c.name == "size 1"),
+               *(c for c in cases.arguments(case, trial.parameters, trial.defaults) if c.name == "kernel_size=1")]
+        for seed in (1, 37):
+            trial.generator.manual_seed(seed)
+            found += [trial.run(one).problem("values", "gradient_values") for one in few]
+        assert sum(problem is not None for problem in found) == wrong, found
 
 
 @pytest.mark.parametrize(("text", "key"), [

@@ -396,7 +396,7 @@ class TrialRun:
         workload = case.workload
         known = name in ("output", "grad_input", "grad_weight", "grad_bias")
         length = reduction_length(workload, name) if workload and known else _GENERIC_SUM
-        return self.limit(precision, length) * (_OF_LONG if case.long and name != "output" else 1.0)
+        return self.limit(precision, length) * case.more(precision) * (_OF_LONG if case.long and name != "output" else 1.0)
 
     def limit(self, precision: str, length: int) -> float:
         return allowed_rel_l2(precision, max(1, length), from_float32=self.dtype == "float32")

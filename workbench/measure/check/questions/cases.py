@@ -23,6 +23,7 @@ _AS_MANY = "as many values in another shape"
 _MOST_PAIRS = 15  # of constructor arguments that are changed together
 _CHANNELS = 3   # so many times the given input channels: a loop over tiles of channels may be unrolled for the given ones
 _MOST_CHANNELS = 1 << 14  # input channels times output channels of that case
+_FEW, _OF_FEW = 64, 1.6   # values of an operand; see `Case.more`
 _NEAR = 0.02    # relative difference between nearly equal inputs
 _LARGER = 4.0   # factor for every eighth changed parameter
 _CHANGED = 0.2  # a changed parameter differs by at most this share of its value
@@ -65,6 +66,15 @@ class Case:
         if self.setting.layer is None or self.shapes[0][0] < 1 or self.options:
             return None
         return Workload(self.setting.layer, self.shapes[0][0], self.shapes[0][2:], self.dtypes[0])
+
+    def more(self, precision: str) -> float:
+        """How much larger an error in that precision may be. The tolerance of TF32 is for operands of many values. The errors
+        of few values may be larger by chance. Those of bfloat16 are larger still."""
+        layer = self.setting.layer
+        if precision != "tf32" or layer is None:
+            return 1.0
+        weights = layer.in_channels * layer.out_channels // layer.groups * prod(layer.kernel_size)
+        return _OF_FEW if min(weights, prod(self.shapes[0])) < _FEW else 1.0
 
 
 def setting_of(parameters: Sequence[str], arguments: str, keywords: str, structure: Structure | None) -> Setting:
