@@ -128,9 +128,9 @@ def test_no_trial_is_lost_and_none_runs_twice(machines: Machines, runner: Runner
         assert there.places == ("cpu@1", "cpu@2") and runner.workers.pool.size == 2
         assert [note.startswith("Not used: 1 of the cluster's GPUs, ") for note in there.notes] == [True] * mixed
         with meanwhile(breaks):
-            result = tune(REQUEST, session, runner, places=there.places)
+            result = tune(replace(REQUEST, trials=14), session, runner, places=there.places)
     counts = of_the_search(session)
-    assert result.state == "done" and len(counts) == 10 and set(counts.values()) == {1}, (result, counts)
+    assert result.state == "done" and len(counts) == 14 and set(counts.values()) == {1}, (result, counts)
     assert result.winners["forward"].final and all(t.ok for t in session.trials())
     lost = {e["device"] for e in session.events() if e["event"] == "device_lost"}
     assert lost == {"cpu@1", "cpu@2"} and slots(session) == {1, 2}, lost
