@@ -51,7 +51,8 @@ class Question:
 _NOT_ASKED = ("double backward", "autocast", "other dtypes than the given one", "torch.func and tracing",
               "NaN, infinite and denormal inputs", "unbatched inputs", "tensors of more than 2^31 values",
               "memory that is never freed", "how often memory is allocated", "another rounding mode of the processor",
-              "several devices", "sizes far above the given one", "whether the file recognises a check")
+              "several devices", "sizes far above the given one", "wrong shapes, except too many channels",
+              "parametrizations of other modules than a layer", "whether the file recognises a check")
 NOT_ASKED = ", ".join(_NOT_ASKED)
 
 

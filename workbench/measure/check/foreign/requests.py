@@ -261,7 +261,7 @@ class Views(DailyUse):
 
 @dataclass(frozen=True)
 class Aliases(DailyUse):
-    """`without`: every second call is made without gradients."""
+    """`without`: half of the calls are made without gradients."""
 
     op = "aliases"
     without: bool = True

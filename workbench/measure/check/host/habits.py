@@ -214,13 +214,14 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
     kept: list[tuple[torch.Tensor, int]] = []
     most = _KEPT_BYTES // max(1, first.numel() * first.itemsize)
     for count in range(1, 1 + _MANY if first.is_floating_point() else 1):
-        with torch.set_grad_enabled(not request.without or count % 2 == 1):
+        plain = count // 2 % 2 == 0   # two calls in a row: a file may keep something for each mode
+        with torch.set_grad_enabled(not (request.without and plain)):
             output = module(*xs).detach()
         farthest = torch.maximum(farthest, (output - first).abs())
         if output.untyped_storage().data_ptr() not in others and output.is_contiguous():
             with contextlib.suppress(RuntimeError):   # of which a part may not be written
                 output.fill_(count)
-                if count % 2 == 0 and len(kept) < most:
+                if plain and len(kept) < most:
                     kept.append((output, count))
         if _monotonic() - begin > _MANY_S:
             break
