@@ -18,7 +18,8 @@ from workbench.core.errors import BadRequest
 from workbench.core.trial import Status
 from workbench.core.typed import Misfit, read
 from workbench.drive.replaying.recorded_space import RecordedSpace, Results, csv_of, missing, session_spaces, spaces_of, t4_of
-from workbench.drive.replaying.replay import figure, outcome, random_curve, replay, search, table, text
+from workbench.drive.replaying.replay import completed, figure, outcome, random_curve, replay, search, table, text
+from workbench.drive.searching.points import points_from
 from workbench.drive.sessions.session import Session
 from workbench.drive.tuning.space import TuneSpace
 from workbench.drive.tuning.tune import WON
@@ -189,8 +190,10 @@ def test_the_verb_prints_a_table_and_writes_a_chart(tmp_path: Path, capsys: pyte
     words = ["replay", str(written(tmp_path)), "--searches", "surrogate,random", "--repeats", "2", "--trials", "15",
              "--batch", "4", "--plot", str(chart)]
     assert main(words) == 0
-    said = capsys.readouterr().out
-    assert "surrogate" in said and "% of best at 15" in said
+    scores, steps = capsys.readouterr().out.split("\n\n")
+    assert "surrogate" in scores and "% of best at 15" in scores
+    assert steps.splitlines()[1].split() == ["space", "search", "10", "15"]
+    assert all("in 10.0 s " in line and line.endswith("in 15.0 s") for line in steps.splitlines()[2:]), "each takes 1 s"
     assert "best so far above the optimum, %" in chart.read_text()
 
 
@@ -200,7 +203,13 @@ def test_the_chart_tells_searches_apart_by_colour_and_dash(space: RecordedSpace)
     lines = {(t.name, t.line.color, t.line.dash) for t in chart.data}
     assert len(chart.data) == 4 and len(lines) == 2 and len({dash for _, _, dash in lines}) == 2
     assert [chart.layout.xaxis.title.text, chart.layout.xaxis2.title.text] == ["trials", "time of the trials, s"]
-    assert "surrogate" in text(table(done), trials=100)
+    frame = table(done)
+    for count in (10, 20, 50, 100):
+        best = done[0].outcome.best[:, count - 1]
+        assert frame[f"share_at_{count}"][0] == pytest.approx((space.best_ms / best[0] * space.best_ms / best[1]) ** 0.5)
+        assert frame[f"seconds_at_{count}"][0] == pytest.approx(count)
+    told = text(table(replay([replace(space, seconds=np.full(len(space.ms), np.nan))], ["random"], repeats=2)), trials=100)
+    assert told.splitlines()[-2].split()[2:] == ["10", "20", "50", "100"] and " in " not in told.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -252,6 +261,32 @@ def test_the_forest_of_scikit_learn_is_one_of_the_searches(space: RecordedSpace)
     require(find_spec("sklearn"), "scikit-learn is not installed")
     met = search("forest")(space, 20, 1)
     assert len(set(met)) == 20 and met == search("forest")(space, 20, 1)
+
+
+def test_the_forest_tells_families_with_the_same_tunables_apart() -> None:
+    """Each config exists in both families, and the points of the slow one are first."""
+    configs, names = tuple({"X": x} for x in range(20)) * 2, ["slow"] * 20 + ["fast"] * 20
+    ms = np.array([1 + abs(one["X"] - 9) / 10 + 3 * (name == "slow") for one, name in zip(configs, names, strict=True)])
+    keys = [f"{name} {one['X']}" for one, name in zip(configs, names, strict=True)]
+    space = RecordedSpace("made", points_from(configs, keys=keys, families=names), configs, ms, np.full(40, np.nan))
+    require(find_spec("sklearn"), "scikit-learn is not installed")
+    met = search("forest")(space, 20, 1)
+    assert len(set(met)) == 20 and sum(names[i] == "fast" for i in met[12:]) >= 7, met
+
+
+def test_other_searches_run_on_a_space_of_several_families() -> None:
+    """Neither optuna nor Kernel Tuner is in requirements-test.txt: their searches are tested where they are installed."""
+    there = [name for package, name in (("optuna", "tpe"), ("kernel_tuner", "kt:genetic_algorithm")) if find_spec(package)]
+    for space in spaces_of(SESSION.with_name("recorded-h200-spaces.zip")):
+        configs = completed(space)
+        assert {tuple(config) for config in configs} == {tuple(configs[0])} and len(configs[0]) > len(space.configs[0])
+        assert len({tuple(config.values()) for config in configs}) == len(space.ms)
+        assert [config["candidate_family"] for config in configs] == list(space.points.families)
+        for name in there:
+            met = search(name)(space, 30, 1)
+            assert len(set(met)) == 30 and met == search(name)(space, 30, 1)
+            # The search proposed all points. If it had ended early, the last would be the first of random search that is left.
+            assert met[-1] != next(i for i in search("random")(space, len(space.ms), 1) if i not in met[:-1]), name
 
 
 def figures() -> ModuleType:

@@ -13,13 +13,13 @@ import multiprocessing
 import os
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import starmap
-from math import exp, log
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from ...core import numbers
 from ...core.errors import BadRequest
 from ..searching.points import Seen
 from ..searching.propose import propose
-from .recorded_space import RecordedSpace
+from .recorded_space import FAMILY, RecordedSpace
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -43,6 +43,8 @@ _PACKAGES = {"optuna": "optuna", "kernel_tuner": "kernel-tuner", "sklearn": "sci
 _TREES, _FOREST_START = 64, 12   # of the search "forest": its trees, and the points before its first fit
 FIRST, LAST = 10, 100  # evaluations over which the score is averaged
 NEAR = 1.05            # times the optimum: counts as near it
+_TOLD = (10, 20, 50, 100, 200, 500)  # trials after which the best so far is printed, beside the last trial
+_SHARE_AT, _SECONDS_AT = "share_at_", "seconds_at_"  # columns of the table, followed by the number of trials
 
 Floats = NDArray[np.float64]
 # Okabe and Ito's colours, which colour-blind people can distinguish. Each search also has its own line pattern.
@@ -62,6 +64,7 @@ class Outcome:
     best: Floats
     curve: Floats
     baseline: Floats
+    share_at: dict[int, float]  # the share after some numbers of evaluations
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +105,9 @@ def replay(spaces: Sequence[RecordedSpace], searches: Sequence[str], *, repeats:
 
 
 def table(replayed: Sequence[Replayed]) -> pd.DataFrame:
-    """One row for each space and search, and one for each search over all spaces."""
+    """One row for each space and search, and one for each search over all spaces. `share_at_10`: the best of the space divided
+    by the best so far after 10 trials, the geometric mean over repeats. `seconds_at_10`: the time of these trials in s, the
+    mean over repeats. A number is NaN where the space has fewer trials or no times of evaluations."""
     rows = [_row(one.space, one.search, [one]) for one in replayed]
     if len({one.space for one in replayed}) > 1:
         rows += [_row("all", name, [one for one in replayed if one.search == name])
@@ -111,16 +116,21 @@ def table(replayed: Sequence[Replayed]) -> pd.DataFrame:
 
 
 def text(frame: pd.DataFrame, *, trials: int) -> str:
-    """The table as text."""
-    shown = pd.DataFrame({
-        "space": frame["space"], "search": frame["search"], "score": frame["score"].map("{:+.2f}".format),
-        "over time": frame["score_over_time"].map(lambda x: numbers.MISSING if pd.isna(x) else f"{x:+.2f}"),
-        f"% of best at {trials}": (100 * frame["share_of_best"]).map("{:.1f}".format),
-        "runs within 5 %": (100 * frame["near"]).map("{:.0f} %".format)})
-    widths = [max(len(str(cell)) for cell in (name, *shown[name])) for name in shown]
-    lines = [list(shown.columns), *shown.astype(str).values.tolist()]
-    return "\n".join("  ".join(cell.ljust(width) if i < 2 else cell.rjust(width)
-                               for i, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip() for line in lines)
+    """The table as text: the scores, then the best so far after some numbers of trials."""
+    def each(column: str, form: str) -> list[str]:
+        return [numbers.MISSING if pd.isna(x) else form.format(x) for x in frame[column]]
+
+    scores = {"space": list(frame["space"]), "search": list(frame["search"]), "score": each("score", "{:+.2f}"),
+              "over time": each("score_over_time", "{:+.2f}"),
+              f"% of best at {min(trials, LAST)}": [f"{100 * x:.1f}" for x in frame["share_of_best"]],
+              "runs within 5 %": [f"{100 * x:.0f} %" for x in frame["near"]]}
+    steps = {"space": scores["space"], "search": scores["search"]}
+    for count in sorted(int(name.removeprefix(_SHARE_AT)) for name in frame if name.startswith(_SHARE_AT)):
+        steps[str(count)] = [
+            numbers.MISSING if pd.isna(share) else f"{100 * share:.1f}" + ("" if pd.isna(s) else f" in {numbers.seconds(s)}")
+            for share, s in zip(frame[f"{_SHARE_AT}{count}"], frame[f"{_SECONDS_AT}{count}"], strict=True)]
+    return (f"{_aligned(scores)}\n\nBest so far after so many trials, in % of the best of the space, and the time of these "
+            f"trials:\n{_aligned(steps)}")
 
 
 def figure(replayed: Sequence[Replayed]) -> go.Figure:
@@ -191,9 +201,13 @@ def outcome(space_ms: Floats, met_ms: Floats, *, first: int = FIRST, last: int =
     at = slice(first - 1, last)
     way = baseline[at] - ranked[0]
     gone = np.where(way > 0, (baseline[at] - curve[at]) / np.where(way > 0, way, 1.0), (curve[at] <= ranked[0]).astype(float))
-    end = best[:, last - 1]
-    share = exp(float(np.mean([log(ranked[0] / one) if np.isfinite(one) else log(ranked[0] / ranked[-1]) for one in end])))
-    return Outcome(float(gone.mean()), share, float(np.mean(end <= NEAR * ranked[0])), best, curve, baseline)
+    def share(count: int) -> float:
+        return exp(float(np.mean(np.log(ranked[0] / np.minimum(best[:, count - 1], ranked[-1])))))
+
+    all_ = best.shape[1]
+    near = float(np.mean(best[:, last - 1] <= NEAR * ranked[0]))
+    return Outcome(float(gone.mean()), share(last), near, best, curve, baseline,
+                   {count: share(count) for count in (*(n for n in _TOLD if n < all_), all_)})
 
 
 def best_so_far(met_ms: Floats) -> Floats:
@@ -241,10 +255,36 @@ def _one(space: RecordedSpace, name: str, seed: int, trials: int, batch: int) ->
 
 def _row(space: str, name: str, of: Sequence[Replayed]) -> dict[str, str | float]:
     timed = [one.over_time for one in of if one.over_time is not None]
-    return {"space": space, "search": name, "score": float(np.mean([one.outcome.score for one in of])),
-            "score_over_time": float(np.mean(timed)) if timed else float("nan"),
-            "share_of_best": exp(float(np.mean([log(one.outcome.share) for one in of]))),
-            "near": float(np.mean([one.outcome.near for one in of]))}
+    row: dict[str, str | float] = {
+        "space": space, "search": name, "score": float(np.mean([one.outcome.score for one in of])),
+        "score_over_time": float(np.mean(timed)) if timed else float("nan"),
+        "share_of_best": _mean_share([one.outcome.share for one in of]),
+        "near": float(np.mean([one.outcome.near for one in of]))}
+    for count in of[0].outcome.share_at:
+        if all(count in one.outcome.share_at for one in of):
+            row |= {f"{_SHARE_AT}{count}": _mean_share([one.outcome.share_at[count] for one in of]),
+                    f"{_SECONDS_AT}{count}": float(np.mean([_seconds(one, count) for one in of]))}
+    return row
+
+
+def _mean_share(shares: Sequence[float]) -> float:
+    return exp(float(np.mean(np.log(shares))))
+
+
+def _seconds(of: Replayed, count: int) -> float:
+    """The time of the first trials, the mean over repeats. A trial without a time counts as the mean of the others."""
+    known = of.met_seconds[np.isfinite(of.met_seconds)]
+    if not known.size:
+        return float("nan")
+    return float(np.where(np.isnan(of.met_seconds), known.mean(), of.met_seconds)[:, :count].sum(axis=1).mean())
+
+
+def _aligned(columns: Mapping[str, Sequence[str]]) -> str:
+    """A table as text. The first two columns are names."""
+    rows = [list(columns), *(list(row) for row in zip(*columns.values(), strict=True))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) if i < 2 else cell.rjust(width)
+                               for i, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows)
 
 
 def _off(curve: Floats, best_ms: float) -> Floats:
@@ -277,19 +317,24 @@ def _random(space: RecordedSpace, count: int, seed: int) -> list[int]:
 
 
 def _tpe(space: RecordedSpace, count: int, seed: int) -> list[int]:
-    """Optuna's TPE. Each tunable is a categorical parameter. A config outside of the space is reported to Optuna as pruned. A
-    config that was tried already is reported with its known time. Neither counts as an evaluation."""
+    """Optuna's TPE. Each tunable is a categorical parameter. Where there are several families, the family is one too, and each
+    family has its own parameters. A config outside of the space is reported to Optuna as pruned. A config that was tried
+    already is reported with its known time. Neither counts as an evaluation."""
     optuna = _package("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    values = _values(space)
-    place = {tuple(config.get(name) for name in values): i for i, config in enumerate(space.configs)}
+    families = {family: _values([space.configs[i] for i in points]) for family, points in _families(space).items()}
+    place = {(family, *(config.get(name) for name in families[family])): i
+             for i, (family, config) in enumerate(zip(space.points.families, space.configs, strict=True))}
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     met: dict[int, None] = {}
     for _ in range(50 * count):
         if len(met) >= min(count, len(space.ms)):
             break
         trial = study.ask()
-        point = place.get(tuple(trial.suggest_categorical(name, known) for name, known in values.items()))
+        several = len(families) > 1
+        family = trial.suggest_categorical(FAMILY, list(families)) if several else next(iter(families))
+        point = place.get((family, *(trial.suggest_categorical(f"{family} {name}" if several else name, known)
+                                     for name, known in families[family].items())))
         ms = float("nan") if point is None else float(space.ms[point])
         if point is not None:
             met[point] = None
@@ -301,9 +346,13 @@ def _tpe(space: RecordedSpace, count: int, seed: int) -> list[int]:
 
 def _forest(space: RecordedSpace, count: int, seed: int) -> list[int]:
     """Random forests of scikit-learn. The first points are those of our own search. Then each point has the least lower bound:
-    the mean over the trees of the logarithm of the time, minus their standard deviation. A failed point counts as slow."""
+    the mean over the trees of the logarithm of the time, minus their standard deviation. A failed point counts as slow. Each of
+    several families is a feature: 1 for its points, otherwise 0."""
     forest = _package("sklearn.ensemble")
     features = np.nan_to_num(space.points.features, nan=-1.0)
+    if len(families := _families(space)) > 1:
+        of_family = [np.isin(np.arange(len(features)), points) for points in families.values()]
+        features = np.column_stack([features, *of_family]).astype(np.float32)
     met = propose(space.points, [], (), min(_FOREST_START, count, len(space.ms)), seed=seed)
     while len(met) < min(count, len(space.ms)):
         known = space.ms[met]
@@ -318,20 +367,32 @@ def _forest(space: RecordedSpace, count: int, seed: int) -> list[int]:
 
 def _kernel_tuner(space: RecordedSpace, count: int, seed: int, *, strategy: str) -> list[int]:
     """A strategy of Kernel Tuner in its simulation mode, with a cache file that is written for it. Only the configs of the
-    space are legal."""
+    space are legal. Where there are several families, the family is a tunable too."""
     kernel_tuner = _package("kernel_tuner")
     constraint = import_module("constraint")  # it comes with Kernel Tuner
-    values = _values(space)
+    unassigned = import_module("constraint.domain").Unassigned
+    configs = completed(space)
+    values = _values(configs)
     place: dict[str, int] = {}
     cache: dict[str, Any] = {}
-    for i, config in enumerate(space.configs):
+    for i, config in enumerate(configs):
         key = ",".join(str(config.get(name)) for name in values)
         place[key] = i
         failed = bool(np.isnan(space.ms[i]))
         cache[key] = {**config, "time": "RuntimeFailedConfig" if failed else float(space.ms[i]), "compile_time": 0.0,
                       "verification_time": 0.0, "benchmark_time": 0.0, "strategy_time": 0.0, "framework_time": 0.0}
         cache[key] |= {"__error__": "RuntimeFailedConfig"} if failed else {}
-    legal = constraint.FunctionConstraint(lambda *config: ",".join(map(str, config)) in place)
+    parts: dict[tuple[int, ...], set[tuple[Any, ...]]] = {}
+
+    def legal(*config: Any) -> bool:
+        """Whether a config of the space has these values. Kernel Tuner also asks for configs with some values only; without
+        them it would go through all combinations of all tunables, which are too many for several families."""
+        given = tuple(i for i, value in enumerate(config) if value is not unassigned)
+        if given not in parts:
+            rows = [[known.get(name) for name in values] for known in configs]
+            parts[given] = {tuple(row[i] for i in given) for row in rows}
+        return tuple(config[i] for i in given) in parts[given]
+
     random.seed(seed)
     np.random.seed(seed)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -339,20 +400,37 @@ def _kernel_tuner(space: RecordedSpace, count: int, seed: int, *, strategy: str)
         file.write_text(json.dumps({"device_name": "replay", "kernel_name": "replay", "problem_size": [1],
                                     "tune_params_keys": list(values), "tune_params": values, "objective": "time",
                                     "cache": cache}), encoding="utf-8")
-        results, _ = kernel_tuner.tune_kernel("replay", "", (1,), [], values, restrictions=[legal], strategy=strategy,
-                                              strategy_options={"max_fevals": min(count, len(space.ms))}, cache=str(file),
-                                              simulation_mode=True, lang="C", quiet=True)
+        results, _ = kernel_tuner.tune_kernel("replay", "", (1,), [], values,
+                                              restrictions=[constraint.FunctionConstraint(legal, assigned=False)],
+                                              strategy=strategy, strategy_options={"max_fevals": min(count, len(space.ms))},
+                                              cache=str(file), simulation_mode=True, lang="C", quiet=True)
     met = dict.fromkeys(place[",".join(str(one[name]) for name in values)] for one in results)
     return _filled(list(met), space, count, seed)
 
 
-def _values(space: RecordedSpace) -> dict[str, list[Any]]:
-    """The values of each tunable, sorted. Raises `BadRequest` for several families, because only our own search supports them.
-    """
-    if len(set(space.points.families)) > 1:
-        raise BadRequest(f"{space.name} has several families, but tpe and kt:NAME support only one; choose {OURS} or random.")
-    names = dict.fromkeys(name for config in space.configs for name in config)
-    return {name: sorted({config[name] for config in space.configs}, key=lambda v: (isinstance(v, str), v)) for name in names}
+def completed(space: RecordedSpace) -> list[dict[str, Any]]:
+    """The configs of the space. Where there are several families, the family is a tunable too, and a tunable that a family
+    lacks has its least value there, so that it distinguishes no configs of that family."""
+    if len(_families(space)) == 1:
+        return [dict(config) for config in space.configs]
+    least = {name: known[0] for name, known in _values(space.configs).items()}
+    return [{FAMILY: family, **least, **config}
+            for family, config in zip(space.points.families, space.configs, strict=True)]
+
+
+def _families(space: RecordedSpace) -> dict[str, list[int]]:
+    """The points of each family."""
+    found: dict[str, list[int]] = {}
+    for i, family in enumerate(space.points.families):
+        found.setdefault(family, []).append(i)
+    return found
+
+
+def _values(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The values of each tunable, sorted."""
+    names = dict.fromkeys(name for config in configs for name in config)
+    return {name: sorted({config[name] for config in configs if name in config}, key=lambda v: (isinstance(v, str), v))
+            for name in names}
 
 
 def _filled(met: list[int], space: RecordedSpace, count: int, seed: int) -> list[int]:

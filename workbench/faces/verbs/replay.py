@@ -6,7 +6,9 @@ holds a space for each layer, direction, dtype and device. A T1 file beside resu
 (needs optuna), forest (needs scikit-learn), and kt:NAME, an optimiser of Kernel Tuner (needs kernel-tuner), for example
 kt:genetic_algorithm.
 
-The score is averaged over trials 10 to 100. 0 is the expected value of random search; 1 is the best of the space.
+The score is averaged over trials 10 to 100. 0 is the expected value of random search; 1 is the best of the space. A second
+table has the best so far after 10, 20, 50, 100, 200 and 500 trials and after the last one. Where the times of the trials are
+recorded, it also has their sum.
 
     python -m workbench replay convolution.json.gz --searches surrogate,random --repeats 20 --plot replay.html
     python -m workbench replay NAME --steps --plot steps.html         how the best time of a tune fell
