@@ -1,5 +1,5 @@
-"""Calls of a module as a network makes them, inside the foreign process: without gradients, of views, after an optimizer's step,
-and so on. Tensors: one or two sets of inputs, then a grad_output for each, if any."""
+"""Calls of a module as a network makes them, inside the foreign process: without gradients, of views, after a step of an
+optimizer, and so on. Tensors: one or two sets of inputs, then a grad_output for each, if any."""
 
 from __future__ import annotations
 
