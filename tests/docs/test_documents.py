@@ -101,7 +101,7 @@ def test_the_times_of_a_check_are_a_table_of_their_script(script: ModuleType) ->
     for column in range(1, len(head)):
         *parts, total = (row[column] for row in rows)
         assert total == pytest.approx(sum(parts), abs=0.05 * len(rows))
-        assert total > 0
+        assert total > 0 or head[column] == "float64", "a truth that is computed meanwhile costs less than 0.05 s"
 
 
 def test_the_script_names_checks_that_take_too_long(script: ModuleType) -> None:
