@@ -32,7 +32,7 @@ ONE_D = [
     _work(1, 1, 1, 1, 1, 1),
     _work(1, 1, 1, 1, 1, 1, stride=5, bias=True),
     _work(1, 2, 1, 3, 17, 7, stride=3, padding=1, dilation=2, bias=True),
-    _work(7, 9, 1, 3, 520, 3),                                       # channels beyond 9 bits, a batch beyond 3
+    _work(7, 9, 1, 3, 136, 3),                                       # channels beyond 7 bits, a batch beyond 3
     _work(33, 2, 1, 17, 33, 5, dilation=3, bias=True),
     _work(40, 1, 1, 33, 17, 3, stride=2, padding=1, output_padding=1),
     _work(19, 3, 1, 3, 17, 4, stride=3, padding=2, output_padding=2, bias=True),

@@ -328,6 +328,8 @@ def chosen_trials(trials: Sequence[Trial], workload: Workload | None = None, *, 
             raise BadRequest(f"The session holds right candidates for {names}; choose one with --preset or --layer."
                              if works else "No candidate was right, so there is nothing to export.", field="session")
         workload = next(iter(works.values()))
+    elif not any(t.workload == workload for t in right):  # of a session with another seed
+        workload = next((t.workload for t in right if replace(t.workload, seed=workload.seed) == workload), workload)
     there: dict[str, list[Trial]] = {}
     for trial in right:
         if trial.workload == workload and trial.direction in LAUNCHES:
