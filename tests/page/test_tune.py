@@ -282,6 +282,8 @@ def test_the_tunable_that_decides_matters_most() -> None:
     assert [note.text for note in figure.layout.annotations].count("<b>1.00</b>") == 1
     assert figure.layout.xaxis.title.text == "TILE (numbers: best time, ms)"
     assert tune_plots.slices(found, "v tf32", order).layout.xaxis.title.text == "TILE"
+    early = [found.points[0], *(replace(p, early=True) for p in found.points[1:])]
+    assert tune_plots.slices(replace(found, points=early), "v tf32", order).layout.xaxis.title.text == "TILE"
 
 
 def test_the_gap_between_variants_is_a_sentence() -> None:

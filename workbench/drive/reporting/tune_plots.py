@@ -150,7 +150,10 @@ def steps(found: Sequence[Tried], *, mode: str = "light") -> go.Figure:
 def slices(found: Tried, family: str, order: Sequence[Matter] = (), *, mode: str = "light") -> go.Figure | None:
     """A panel for each tunable: the time of each right trial over the tunable's value, on a log axis. A line connects the best
     times of the values."""
-    mine = [p for p in found.right if p.family == family and not p.early] or [p for p in found.right if p.family == family]
+    right = [p for p in found.right if p.family == family]
+    mine = [p for p in right if not p.early]
+    if not tunables(mine):   # all others were stopped early
+        mine = right
     there = tunables(mine)
     names = [m.tunable for m in order if m.tunable in there] or there
     if not names:

@@ -160,6 +160,7 @@ def _slice(job: Job, size: float, runner: Runner, on_line: Callable[[str], None]
 def _finish(job: Job, runner: Runner, on_line: Callable[[str], None], places: Sequence[str], finish: threading.Event
             ) -> None:
     """Run the finals, without a search. A layer that had its time in earlier runs has no result here yet."""
-    if job.result.winners if job.result else job.spent_s:
+    ready = bool(job.result.winners) if job.result else job.spent_s > 0
+    if ready:
         asked = replace(job.request, trials=job.result.trials if job.result else 1, minutes=None)
         job.result = tune(asked, Session.create(name=job.session), runner, on_line=on_line, places=places, finish=finish)

@@ -188,10 +188,9 @@ class TuneSpace:
         """The points that differ from the first one of the ranking in one tunable, without those of the ranking."""
         if not order:
             return []
-        number, first = self._members[order[0]]
-        near = [place for place, (other, config) in enumerate(self._members)
-                if other == number and sum(config[name] != value for name, value in first.items()) == 1]
-        return [place for place in near if place not in set(order)]
+        (number, first), ranked = self._members[order[0]], set(order)
+        return [place for place, (other, config) in enumerate(self._members) if other == number and place not in ranked
+                and sum(config[name] != value for name, value in first.items()) == 1]
 
     def explain(self) -> Explained:
         families = []
