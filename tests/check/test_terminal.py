@@ -99,7 +99,7 @@ def test_a_line_a_phase_where_nobody_looks_and_json_lines_beside(check_here) -> 
     lines = err.splitlines()
     assert all(re.fullmatch(r" *\d+\.\d s  [^\r]+", line) for line in lines), lines
     phases = [line.partition(" s  ")[2] for line in lines]
-    assert {"importing the reference", "importing and building the file", "the given size"} <= set(phases)
+    assert {"importing both files", "the given size"} <= set(phases)
     assert [p for p in phases if p.startswith("+ PASSED")] == [f"+ PASSED  {a['question']}" for a in answers
                                                                if a["answer"] == "PASSED"]
     assert len(phases) == len({*zip(phases, phases[1:] + [""], strict=True)}), "a phase is told twice"

@@ -37,11 +37,8 @@ ASKS_THE_HOST = """        return self.conv_transpose2d(x) if x.sum().item() > -
 
 
 @pytest.fixture(scope="module", autouse=True)
-def gpu() -> Iterator[None]:
+def gpu() -> None:
     require(torch.cuda.is_available(), "no CUDA GPU")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KERNEL_WORKBENCH_WINDOWS", "1")
-        yield
 
 
 def checked(forward: str = LAST, **options) -> CheckReport:

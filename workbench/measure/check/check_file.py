@@ -6,10 +6,10 @@ and takes the time.
 
 from __future__ import annotations
 
-import os
 import threading
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -44,7 +44,6 @@ from .questions.drawn import Drawn
 from .trialrun import TrialRun, new_seed
 
 _MANY_VALUES = 1 << 22    # bytes of x and the output; fewer are sent fast enough through the pipe
-_ASKED = "KERNEL_WORKBENCH_WINDOWS"  # off by default: it has not yet run on a GPU
 # Bytes for each value: of the windows (the larger one has all tensors that are sent before timed calls, the smaller one the
 # truth), and of the float64 tensors that the judge compares. `_OPEN`: how many windows are open at a time.
 _WINDOWS, _WINDOW_MORE, _HERE, _OPEN = (16, 8), 64 << 20, 112, 4
@@ -119,7 +118,17 @@ class _Check:
 
     def run(self) -> None:
         """Everything. What is found becomes part of `progress`."""
-        reference, given, setting = self._reference()
+        self.emit(Event("build", "importing both files"))
+        with ThreadPoolExecutor(1) as pool:  # the reference draws its inputs while the file is imported and built
+            asked = pool.submit(self._reference)
+            built, calls, own_export = self._build()
+            if built.answer is Answer.FAILED:
+                asked.result()  # an error of the reference is told first
+            emulated = self.emulate and (any(c.cuda_sources for c in calls) or own_export)
+            self.progress.known = replace(self.progress.known, emulated=emulated)
+            self.questions.append(built)
+            compiler = self._start_nvcc(calls)
+            reference, given, setting = asked.result()
         case = Case("the given size", setting, tuple(tuple(x.shape) for x in given),
                     tuple(str(x.dtype).removeprefix("torch.") for x in given))
         home = self._share(case)
@@ -129,12 +138,6 @@ class _Check:
         trial.given, trial.parameters = given, list(reference.loaded.parameters)
         trial.defaults, trial.numbers = reference.loaded.defaults, reference.numbers
         beside = self._beside(trial, case)
-        self.emit(Event("build", "importing and building the file"))
-        built, calls, own_export = self._build()
-        emulated = self.emulate and (any(c.cuda_sources for c in calls) or own_export)
-        self.progress.known = replace(self.progress.known, emulated=emulated)
-        self.questions.append(built)
-        compiler = self._start_nvcc(calls)
         if built.answer is Answer.PASSED:
             if setting.layer is None:
                 trial.drawn = self._drawn(given, trial)
@@ -161,7 +164,7 @@ class _Check:
         """The device of the judge's tensors. Those of a large layer stay on the GPU and are passed to and from the processes
         through shared GPU memory, if there is enough. Other tensors are few or small, or need operations that only the CPU has.
         """
-        if self.device == "cpu" or case.workload is None or os.environ.get(_ASKED) != "1":
+        if self.device == "cpu" or case.workload is None:
             return "cpu"
         values = prod(case.shapes[0]) + prod(case.workload.output_shape)
         free = free_bytes(self.device)
@@ -193,8 +196,15 @@ class _Check:
             f"{type(error).__name__}: {said}.", "Report this, with the file.", str(Status.WORKER_DIED)))
 
     def _reference(self) -> tuple[_Reference, list[torch.Tensor], Setting]:
-        """Facts about the reference. If it is defective, it raises `BadRequest`, because nothing can be judged against it."""
-        self.emit(Event("build", "importing the reference"))
+        """Facts about the reference. If it is defective, it ends the candidate's process and raises `BadRequest`, because
+        nothing can be judged against it."""
+        try:
+            return self._of_reference()
+        except BadRequest:
+            self.candidate.process.kill()
+            raise
+
+    def _of_reference(self) -> tuple[_Reference, list[torch.Tensor], Setting]:
         try:
             loaded = self.reference.load()
             answer, given = self.reference.process.ask(requests.Give(self.seed % 2**31))

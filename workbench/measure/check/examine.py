@@ -104,10 +104,13 @@ class Examination:
                 self.questions.append(magnitudes.ask_others(self.trial, small, gradients=gradients))
         self._others("empty_batch", [cases.with_batch(small, 0, "an empty batch")], gradients)
         if self.trial.device != "cpu" and not broken:
-            self.emit(Event("check", "streams, graphs, memory"))
+            self.emit(Event("check", "streams, memory"))
             self.questions += gpu_questions.ask(self.trial, self.given, given)
         self._kernelbench()
         self._times()
+        if self.trial.device != "cpu" and not broken:
+            self.emit(Event("check", "graphs, torch.compile"))
+            self.questions += gpu_questions.ask_last(self.trial, self.given, given)
         if self.first_wrong is not None and self.given.setting.layer is not None:
             shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
         elif self.given.setting.layer is not None and not broken and not self.trial.candidate.given_up:

@@ -16,7 +16,7 @@ from ...core.trial import DEFAULT_ADVICE, Errors, Status
 from ...core.typed import keys_of
 from ..kernel import findings
 from ..kernel.inputs import reduction_length
-from ..kernel.validate import HALF, Comparison, allowed_rel_l2, distance
+from ..kernel.validate import HALF, Comparison, allowed_rel_l2, distance, norm_apart
 from .advice import advice_for_call, status_of
 from .foreign.process import Ended, Raised
 from .foreign.replies import NoTensor, Output
@@ -347,7 +347,7 @@ class TrialRun:
             return
         whole = not got.is_floating_point()
         got, expected = (got.double() if whole else got).to(self.device), expected.to(self.device)
-        own = None if own is None else own.to(self.device).double()
+        own = None if own is None else own.to(self.device)
         precision, allowed = self._allowed(outcome.case, name)
         least_norm = outcome.least_rms.get(name, 0.0) * expected.numel()**0.5
         if reached is not None:
@@ -356,7 +356,7 @@ class TrialRun:
             limit = allowed * (expected.abs() + usual)
             got = reached.taken_out(got, expected, limit).to(got.dtype)
             own = None if own is None else reached.taken_out(own, expected, limit)
-        own_off = float((own - expected).norm()) if own is not None else 0.0
+        own_off = norm_apart(own, expected) if own is not None else 0.0
         norm = max(float(expected.norm()), least_norm)
         if own_off > _NOISE * norm:  # the exact value is zero: PyTorch's own rounding noise is the scale
             finer = self.allowed(outcome.case, name, precision_of(self.dtype))  # the noise of PyTorch's own precision
@@ -367,12 +367,11 @@ class TrialRun:
         integers = outcome.case.integers and self.loads_state  # parameters that are drawn are no integers
         exact = whole or integers and self.dtype in ("float32", "float64") and float(
             expected.abs().max()) < HALF.get(precision, 2.0**23)
-        where = (slice(0, got.shape[0]),) if got.dim() else ()
         values = got.round() if exact else got  # a term too many or too few is at least 1 here
 
         def compared(values: torch.Tensor) -> Comparison:
             made = Comparison(tuple(got.shape), allowed=allowed, rms=rms, exact=exact, poisoned=False, least_norm=least_norm)
-            made.add(where, values.contiguous(), expected)
+            made.add_whole(values, expected)
             return made
 
         comparison = compared(values)

@@ -126,6 +126,15 @@ class Comparison:
             self._worst = (far, self._place(index, got, flat), float(wide.view(-1)[flat]),
                            float(expected.view(-1)[flat]))
 
+    def add_whole(self, got: torch.Tensor, expected: torch.Tensor) -> None:
+        """All blocks of a result, a few rows at a time, so that what is computed of a large result stays small."""
+        if not got.dim():
+            self.add((), got, expected)
+            return
+        rows = max(1, _CHUNK // max(1, got[:1].numel()))
+        for start in range(0, len(got), rows):
+            self.add((slice(start, start + rows),), got[start:start + rows], expected[start:start + rows])
+
     @property
     def rel_l2(self) -> float:
         norm = max(self._expected_squares, self._least_squares)
@@ -166,6 +175,13 @@ def element_limit(expected: torch.Tensor, allowed: float, rms: float) -> torch.T
     """The largest allowed error of one element. `allowed`: the relative L2 tolerance of the whole result. `rms`: the root mean
     square of the truth."""
     return _ELEMENT_FACTOR * allowed * (expected.abs() + rms)
+
+
+def norm_apart(got: torch.Tensor, truth: torch.Tensor) -> float:
+    """The L2 norm of the difference in float64, a chunk at a time. A NaN comes through."""
+    got, truth = got.reshape(-1), truth.reshape(-1)
+    return sqrt(sum(float((got[start:start + _CHUNK].double() - truth[start:start + _CHUNK].double()).square().sum())
+                    for start in range(0, got.numel(), _CHUNK)))
 
 
 def distance(got: torch.Tensor, truth: torch.Tensor) -> tuple[float, float, float]:

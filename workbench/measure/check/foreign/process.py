@@ -316,7 +316,7 @@ class ForeignProcess:
             if self._window is None:  # after a death the next process gets the same
                 self._window = window.allocate(self._window_bytes, self._home)
             self.ask(OpenWindow(), [window.handle(self._window)])
-        except (OSError, Raised, torch.cuda.OutOfMemoryError):
+        except (OSError, Raised, RuntimeError):  # no memory, or a driver that shares none
             self._window_bytes = 0
         else:
             self._open_line.window = window.Window(self._window)

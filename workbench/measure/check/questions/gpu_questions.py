@@ -21,7 +21,12 @@ _CLOSE = 1e-2  # tolerance of these questions, which test the stream and the ord
 
 def ask(trial: TrialRun, case: Case, outcome: Outcome) -> Iterator[Question]:
     """One question each, one after the other. If the process ends, only that question is lost."""
-    return (one(trial, case, outcome) for one in (_stream, _waits, _memory, _graph, _compile))
+    return (one(trial, case, outcome) for one in (_stream, _waits, _memory))
+
+
+def ask_last(trial: TrialRun, case: Case, outcome: Outcome) -> Iterator[Question]:
+    """What is told, but decides nothing. Asked after the times, because to compile takes seconds."""
+    return (one(trial, case, outcome) for one in (_graph, _compile))
 
 
 def _stream(trial: TrialRun, case: Case, outcome: Outcome) -> Question:
