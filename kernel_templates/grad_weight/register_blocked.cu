@@ -8,6 +8,7 @@ layer     = ["constant"]
 needs     = [
   "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
   "layer.kernel_w <= 256",
+  "8 * stage <= 1024 * SHARED_KB",
 ]
 
 [tune]
@@ -19,10 +20,61 @@ SHARED_KB = {values = [72, 110, 160], default = 72, help = "shared memory of a b
 SHARES    = {values = [132, 264, 396, 528, 792, 1056, 1584], default = 792, help = "target number of blocks that share the positions"}
 
 [derived]
+# Two stages of 16 positions of one tap row must fit into SHARED_KB; a warp's tile of channels decides how long they are. So
+# this computes the tile as FmaWeightPlan does. Of several groups of taps it takes the planes of the first and the taps of the
+# shortest, whose tile is the largest.
+ci      = "layer.in_channels // layer.groups"
+co      = "layer.out_channels // layer.groups"
+strides = "layer.stride_w // gcd(layer.stride_w, layer.dilation_w)"
+apart   = "layer.dilation_w // gcd(layer.stride_w, layer.dilation_w)"
+kt      = "min(ceil_div(layer.kernel_w, ceil_div(layer.kernel_w, 8)), strides * (16 // apart + 1))"
+taps    = "(layer.kernel_w - 1) % kt + 1"
+runs    = "ceil_div(kt, strides)"
+longest = "kt - (runs - 1) * strides"
+planes  = "min(kt, strides)"
+before  = "-layer.padding_w % 4 if layer.stride_w == 1 else 0"
+halos   = "longest * ceil_div((runs - 1) * apart + before, 4) + (planes - longest) * ceil_div((runs - 2) * apart, 4)"
+loads   = "planes + halos"
+ci2     = "ceil_div(ci, 2)"
+ci4     = "ceil_div(ci, 4)"
+ci8     = "ceil_div(ci, 8)"
+co2     = "ceil_div(co, 2)"
+co4     = "ceil_div(co, 4)"
+co8     = "ceil_div(co, 8)"
+best    = """min(ci * co * (4 * taps + 3 * loads + 3) * 256 + 17,
+  min(ci * co2 * (8 * taps + 6 * loads + 3) * 256 + 18, ci2 * co * (8 * taps + 3 * loads + 6) * 256 + 33)
+    + (2 * taps > SUMS) * 2 ** 60,
+  min(ci * co4 * (16 * taps + 12 * loads + 3) * 256 + 20, ci2 * co2 * (16 * taps + 6 * loads + 6) * 256 + 34,
+      ci4 * co * (16 * taps + 3 * loads + 12) * 256 + 65) + (4 * taps > SUMS) * 2 ** 60,
+  min(ci * co8 * (32 * taps + 24 * loads + 3) * 256 + 24, ci2 * co4 * (32 * taps + 12 * loads + 6) * 256 + 36,
+      ci4 * co2 * (32 * taps + 6 * loads + 12) * 256 + 66, ci8 * co * (32 * taps + 3 * loads + 24) * 256 + 129)
+    + (8 * taps > SUMS) * 2 ** 60,
+  min(ci2 * co8 * (64 * taps + 24 * loads + 6) * 256 + 40, ci4 * co4 * (64 * taps + 12 * loads + 12) * 256 + 68,
+      ci8 * co2 * (64 * taps + 6 * loads + 24) * 256 + 130) + (16 * taps > SUMS) * 2 ** 60,
+  min(ci4 * co8 * (128 * taps + 24 * loads + 12) * 256 + 72, ci8 * co4 * (128 * taps + 12 * loads + 24) * 256 + 132)
+    + (32 * taps > SUMS) * 2 ** 60,
+  ci8 * co8 * (256 * taps + 24 * loads + 24) * 256 + 136 + (64 * taps > SUMS) * 2 ** 60) % 256"""
+m_parts = "ceil_div(ci, best // 16)"
+n_parts = "ceil_div(co, best % 16)"
+lx      = "8 if m_parts > 4 else 4 if m_parts > 2 else m_parts"
+ly      = "min(32 // lx, 32 if n_parts > 16 else 16 if n_parts > 8 else 8 if n_parts > 4 else 4 if n_parts > 2 else n_parts)"
+n_warps = "ceil_div(n_parts, ly)"
+wn      = "ceil_div(n_warps, ceil_div(n_warps, WARPS))"
+m_warps = "ceil_div(m_parts, lx)"
+wm      = "ceil_div(m_warps, ceil_div(m_warps, WARPS // wn))"
+gy_row  = "12 * planes + 4 * loads"
+x_pitch = "16 + (128 // (lx * ly) - 16) % 32"
+pitch   = "gy_row + (128 // (lx * ly) - gy_row) % 32"
+stage   = "wm * lx * (best // 16) * x_pitch + wn * ly * (best % 16) * pitch"
 smem_bytes = "1024 * SHARED_KB + 16"
 
 [plan]
 Plan       = "FmaWeightPlan<Layer, Tune, 0>"
+planes     = "Plan::Group::PLANES"
+loads      = "Plan::vectors()"
+gy_row     = "Plan::plane_at(Plan::Group::PLANES, 16)"
+"strides apart taps runs longest before halos" = ""
+"ci2 ci4 ci8 co2 co4 co8 best m_parts n_parts lx ly n_warps wn m_warps wm x_pitch pitch stage" = ""
 smem_bytes = ">= Plan::SHARED_BYTES + 16"
 */
 #include "families/register_blocked/weight_plan.cuh"

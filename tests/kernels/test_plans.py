@@ -266,3 +266,23 @@ def test_what_strip_wgmma_leaves_open_can_run_wherever_some_config_can() -> None
     served = {one.layer for one in chosen(variant)}
     assert len(served) > 20
     assert [layer for layer in served if why_not(Candidate(variant, layer, "float32", {}), sm=90)] == []
+
+
+def test_register_blocked_refuses_exactly_what_does_not_compile(tmp_path: Path) -> None:
+    """In grad_weight, by the static_assert of its plan. With several groups of taps the header may refuse a little more."""
+    variant, draw = find("register_blocked", "grad_weight"), random.Random(1)
+    tried = []
+    for number in range(60):
+        few, many = draw.choice((1, 3, 8, 40)), draw.choice((64, 256, 520))
+        layer = ConvTranspose(1, *((few, many) if number % 4 else (many, few)), draw.choice((1, 3, 4, 9)),
+                              stride=draw.choice((1, 2, 4)), padding=draw.choice((0, 1)), dilation=draw.choice((1, 1, 3)))
+        tried.append(Candidate(variant, layer, "float32", _any(variant, draw) | {"SHARED_KB": 72}))
+    refused = {render(one).candidate_id for one in tried if why_not(one, sm=SM)}
+    several = {render(one).candidate_id for one in tried if one.layer.kernel_size[0] > 8}
+    source = tmp_path / "batch.cpp"
+    source.write_text(emulator.translate(render_batch([render(one) for one in tried])), encoding="utf-8")
+    said = compile_quickly(source, tmp_path / "batch.so", ["-fsyntax-only"]).stderr
+    broken = set(re.findall(r"FmaWeightPlan<c_([0-9a-f]{16})::.* evaluates to false", said))
+    print(f"{len(tried)} configs, {len(refused)} refused, {len(broken)} do not compile")
+    assert broken <= refused and refused - several == broken - several
+    assert min(len(broken - several), len(broken & several)) > 1 and len(refused) < len(tried) // 2

@@ -281,7 +281,8 @@ def _checked(head: dict[str, Any], text: str, path: Path) -> Variant:
     direction = _direction(head["computes"])
     need(all((t.values, t.default) in (((0, 1), 0), ((1,), 1)) for t in tune if t.name == TAKES_CHANNELS_LAST),
          f"the tunable {TAKES_CHANNELS_LAST} has neither the values 0 and 1 with default 0, nor the value 1 alone")
-    derived, plan = head.get("derived", {}), head.get("plan", {})
+    derived = head.get("derived", {})
+    plan = {name: text_of for names, text_of in head.get("plan", {}).items() for name in names.split()}
     for name, text_of in plan.items():
         need(isinstance(text_of, str), f"[plan] {name} is {text_of!r}; give a C++ expression in quotes")
         need(name in derived or name[:1].isupper(),
