@@ -116,6 +116,8 @@ def test_full_tries_every_precision_dtype_and_form_of_every_variant() -> None:
     assert ({(c.variant.key, c.precision, c.form) for c, _ in there}
             == {(v.key, p, form) for v in discover() for p in v.precision for form in v.forms})
     assert {w.dtype for c, w in there if "runtime" in c.variant.forms} == set(DTYPES)
+    tried = Counter((c.variant.key, c.precision) for c, w in there if w.dtype == "float32" and c.variant.name == "split_mma")
+    assert len(tried) > 1 and len(set(tried.values())) == 1, "each precision on all layers"
 
 
 def test_quick_and_normal_build_a_variant_without_a_run_time_form_for_few_layers() -> None:

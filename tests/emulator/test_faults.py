@@ -13,7 +13,7 @@ from workbench.measure.emulator import ASAN_FLAGS, asan_environment
 
 from .conftest import Kernels, build, line_of, skip_or_fail
 
-INVALID_VALUE, INVALID_CONFIGURATION, ASSERT, MISALIGNED, LAUNCH_FAILURE = 1, 9, 710, 716, 719
+INVALID_VALUE, INVALID_CONFIGURATION, ILLEGAL_ADDRESS, ASSERT, MISALIGNED, LAUNCH_FAILURE = 1, 9, 700, 710, 716, 719
 
 
 @pytest.mark.parametrize(
@@ -180,6 +180,23 @@ def test_static_and_dynamic_shared_memory_together(kernels: Kernels) -> None:
     assert faults("run_large_static", out, 179 * 1024) == 0
     assert faults("run_large_static", out, 181 * 1024) == INVALID_VALUE
     assert "48000 bytes of static and 185344 of dynamic shared memory" in faults.last_error()
+
+
+@pytest.mark.parametrize(("index", "write", "words"), [
+    (29, True, ""), (29, False, ""), (30, True, "wrote 4 bytes behind the end of 120 bytes of shared memory"),
+    (31, True, "wrote 8 bytes behind the end of 120 bytes of shared memory"),
+    (-1, True, "wrote 4 bytes before the start of 120 bytes of shared memory"),
+    (32, False, "an access to byte 9 behind the end of 120 bytes of shared memory [block"),
+    (-2000, True, "an access to byte 8000 before the start of 120 bytes of shared memory [block")])
+def test_an_access_beside_shared_memory(kernels: Kernels, index: int, write: bool, words: str) -> None:
+    """In a build without AddressSanitizer."""
+    faults, out = kernels("faults"), np.zeros(4, np.float32)
+    assert faults("run_beside_shared", out, index, write) == (ILLEGAL_ADDRESS if words else 0)
+    if words:
+        assert words in faults.last_error()
+    faults("peek")
+    assert faults("run_beside_shared", out, 0, True) == 0
+    np.testing.assert_array_equal(out, 2)
 
 
 # The buffers are malloc's own, so that their ends are guarded.

@@ -14,9 +14,11 @@ from workbench.drive.checking.attacks import attacks, kernels
 from .bench import LAYER, Built, bad_candidate, build_batch
 
 NOT_BUILT = {"undefined_identifier", "undefined_tunable", "builds_for_minutes"}
-WANTED = {"remembers_the_answer"}
+WANTED = {"remembers_the_answer", "one_thread_reads", "past_its_shared", "reads_past_its_shared"}
 IN_A_NEW_PROCESS = ["reads_the_next_value", "reads_the_value_before", "grid_of_the_first_launch", "two_blocks_add",
-                    "always_grad_bias", "aligns_down", "constant_weights", "fence_for_an_atomic", "last_block_no_fence"]
+                    "always_grad_bias", "aligns_down", "constant_weights", "fence_for_an_atomic", "last_block_no_fence",
+                    "adds_in_shared", "plan_by_count", "vectors_of_weights", "keeps_its_scratch", "never_frees",
+                    "default_stream"]
 LATELY = ["looks_for_the_guard", "one_factor_for_a_tensor", "products_in_float16"]   # found by the last comparison
 
 

@@ -68,13 +68,22 @@ STATUS = {
     "looks_for_the_guard": ("MISMATCH", "of y is wrong"),
     "one_factor_for_a_tensor": ("MISMATCH", "computes in float16"),
     "products_in_float16": ("NON_FINITE", "computes in float16"),
-    "grid_of_the_first_launch": ("UNWRITTEN", "After a launch with another size (a batch of 1 and an input of 4 × 6): "),
+    "grid_of_the_first_launch": ("UNWRITTEN", "After a launch with another size (a batch of 1 and an input of 4 × 6), "),
     "two_blocks_add": ("NONDETERMINISTIC", "Two blocks of one launch write different values to y[0, 0, 0, "),
     "always_grad_bias": ("WORKER_DIED", "Where grad_bias is not wanted (its pointer is null): "),
-    "aligns_down": ("NON_FINITE", "Where an activation that it reads does not begin at a multiple of 16 bytes: "),
+    "aligns_down": ("NON_FINITE", "Where a tensor that it reads does not begin at a multiple of 16 bytes: "),
     "constant_weights": ("NONDETERMINISTIC", "Two calls copy different values to one __constant__ or __device__ symbol."),
     "fence_for_an_atomic": ("NONDETERMINISTIC", "Two blocks of one launch write different values to y[0, 0, 0, "),
     "last_block_no_fence": ("NON_FINITE", "values of grad_weight are NaN or infinite"),
+    "one_thread_reads": ("NONDETERMINISTIC", "1 of 2 runs gave different bits"),
+    "adds_in_shared": ("NONDETERMINISTIC", "threads 0 and 64 of block (0, 0, 0) change byte"),
+    "plan_by_count": ("UNWRITTEN", "an input of 4 × 6), with a batch of 1 and an input of 6 × 4: "),
+    "past_its_shared": ("KERNEL_FAULT", "an access to byte 1 behind the end of 512 bytes of shared memory"),
+    "reads_past_its_shared": ("KERNEL_FAULT", "an access to byte 1 behind the end of 512 bytes of shared memory"),
+    "vectors_of_weights": ("KERNEL_FAULT", "Where a tensor that it reads does not begin at a multiple of 16 bytes: "),
+    "keeps_its_scratch": ("NONDETERMINISTIC", "The launcher keeps memory that it has allocated for later calls."),
+    "never_frees": ("OUT_OF_MEMORY", "The launcher allocates memory in each call and does not free it."),
+    "default_stream": ("MISMATCH", "The launcher works on another stream than the one that it is given."),
 }
 # On a busy machine the race also spoils a value, which is found first.
 LOST = dict.fromkeys(("two_blocks_add", "fence_for_an_atomic"), ("MISMATCH", ""))
@@ -150,19 +159,21 @@ def test_without_the_watch_a_stored_answer_gets_through(bad: Built, bad_root: Pa
     assert missed.status == "OK", missed.headline
 
 
-def test_blocks_may_share_values_by_atomics_or_by_a_fence_and_an_atomic(bad_root: Path, tmp_path: Path, scratch: Path,
-                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_may_be_shared_by_atomics_or_by_a_fence_and_an_atomic(bad_root: Path, tmp_path: Path, scratch: Path,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDACPU_THREADS", "1")
     root = tmp_path / "kernels"
     shutil.copytree(bad_root / "common", root / "common")
     for direction, bad, name, plain, instead in (
             ("forward", "two_blocks_add", "with_atomics", "output[item] += narrow<Scalar>(", "atomicAdd(output + item, "),
+            ("forward", "adds_in_shared", "adds_there_by_atomics", "sum[value] += narrow<Scalar>(", "atomicAdd(sum + value, "),
             ("grad_weight", "last_block_no_fence", "with_a_fence", "// here __threadfence() is missing", "__threadfence();")):
         text = (bad_root / direction / f"{bad}.cu").read_text()
         assert plain in text
-        (root / direction).mkdir()
+        (root / direction).mkdir(exist_ok=True)
         (root / direction / f"{name}.cu").write_text(text.replace(bad, name).replace(plain, instead))
-    candidates = [bad_candidate(root, "with_atomics"), bad_candidate(root, "with_a_fence", direction="grad_weight")]
+    candidates = [bad_candidate(root, "with_atomics"), bad_candidate(root, "adds_there_by_atomics"),
+                  bad_candidate(root, "with_a_fence", direction="grad_weight")]
     built = build_batch(candidates, tmp_path)
     for candidate in candidates:
         result = judge_apart(order(built, candidate, WORKLOAD, scratch))

@@ -45,7 +45,15 @@ def _made(workload: Workload, name: str, kind: str, layout: torch.memory_format 
 def test_values(dtype: str) -> None:
     workload = replace(WORKLOAD, dtype=dtype)
     whole = _made(workload, "input", INTEGERS)
-    assert set(whole.double().unique().tolist()) == {-2.0, -1.0, 1.0, 2.0}
+    if dtype in ("float16", "bfloat16"):
+        longest = max(reduction_length(workload, result) for result in ("output", "grad_input"))
+        weight, deviation = _made(workload, "weight", INTEGERS).double(), 1.0
+        for operand in (whole.double(), weight):
+            assert torch.equal(operand, operand.round()) and not bool((operand == 0).any()) and operand.abs().max() <= 256
+            deviation *= float(operand.square().mean().sqrt())
+        assert 2**11 < deviation * longest**0.5 < 60_000 / 8, "sums need more than the 11 bits of float16, and fit into it"
+    else:
+        assert set(whole.double().unique().tolist()) == {-2.0, -1.0, 1.0, 2.0}
     drawn = _made(workload, "input", NORMAL).double()
     assert abs(float(drawn.mean())) < 0.2 and 0.85 < float(drawn.std()) < 1.15
     assert not torch.equal(drawn, _made(workload, "input", RECHECK).double())

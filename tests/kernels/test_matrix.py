@@ -124,7 +124,9 @@ def test_layers_are_many_and_small() -> None:
     assert max(macs(w) for w in CASES) <= 2.5e6
     assert {w.layer.dims for w in CASES} == {1, 2, 3}
     assert {s for w in CASES for s in w.layer.stride} >= {1, 2, 3, 4, 5}
-    assert {d for w in CASES for d in w.layer.dilation} >= {1, 2, 3}
+    assert {d for w in CASES for d in w.layer.dilation} >= {1, 2, 3, 19, 33}
+    assert {p for w in CASES for p in w.layer.padding} >= {0, 1, 2, 17, 61}
+    assert any(1 < w.layer.groups < w.layer.in_channels for w in FEW), "in every dtype, groups of several channels"
 
 
 @pytest.mark.parametrize(("variant", "form"), FORMS, ids=_id)

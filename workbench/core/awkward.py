@@ -59,6 +59,7 @@ ONE_D = [
     _work(3000, 1, 1, 1, 3, 3, padding=1, bias=True),                # many tiles of positions
     _work(1400, 2, 1, 2, 2, 4, stride=3, dilation=2, padding=2),
     _work(75, 3, 1, 40, 70, 3, stride=2, padding=1),                # many tiles of channels
+    _work(9, 2, 1, 2, 3, 5, padding=61, dilation=33, bias=True),     # padding and dilation beyond 5 bits
 ]
 TWO_D = [
     _work((1, 1), 1, 2, 1, 1, 1),
@@ -85,6 +86,7 @@ TWO_D = [
     _work((7, 9), 1, 2, 32, 64, 3, stride=5, padding=1, dilation=2),                              # as #81
     _work((6, 8), 2, 2, 32, 64, (3, 5), stride=(2, 3), padding=(1, 2), dilation=(2, 1), groups=4),  # as #75
     _work((7, 6), 1, 2, 16, 16, (3, 7), padding=(1, 3)),                                          # as #78
+    _work((3, 4), 1, 2, 4, 6, (3, 2), stride=(1, 18), dilation=(19, 1), padding=(17, 0), groups=2),  # all beyond 4 bits
 ]
 THREE_D = [
     _work((1, 1, 1), 1, 3, 1, 1, 1, bias=True),
@@ -112,6 +114,7 @@ PRESET_LIKE = [
 CASES: list[Workload] = [*ONE_D, *TWO_D, *THREE_D, *PRESET_LIKE]
 
 # A few layers for tests that do not need every layer (other dtypes, other configs). Together they have stride, dilation,
-# padding, groups, bias, an odd channel count, several tiles, and outputs that one tap each reaches.
-FEW = [ONE_D[4], ONE_D[8], ONE_D[12], ONE_D[16], ONE_D[26], TWO_D[5], TWO_D[7], TWO_D[16], THREE_D[2], THREE_D[5],
-       THREE_D[7], ONE_D[10]]
+# padding, groups of one and of several channels, bias, an odd channel count, several tiles, and outputs that one tap each
+# reaches.
+FEW = [ONE_D[4], ONE_D[8], ONE_D[12], TWO_D[9], ONE_D[26], TWO_D[5], TWO_D[7], TWO_D[16], THREE_D[2], THREE_D[5],
+       THREE_D[7], ONE_D[10], ONE_D[-1]]

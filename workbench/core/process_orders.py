@@ -66,10 +66,12 @@ HostAsked = WorkspaceAsked | LaunchAsked | ErrorAsked
 @dataclass(frozen=True)
 class HostAnswer:
     """`number`: bytes, or a CUDA error code, which `text` explains. `loaded`: the answer to the `LauncherOrder`. `fault`:
-    what is wrong with an access to the shared memory, and `place`: where (the emulator's device_memory.h has the numbers)."""
+    what is wrong with an access to the shared memory, and `place`: where (the emulator's device_memory.h has the numbers).
+    `allocated`: how many pieces of memory the launcher has allocated and not freed."""
 
     number: int = 0
     text: str = ""
     fault: int = 0
     place: int = 0
+    allocated: int = 0
     loaded: str = ""                   # "" | "loaded" | "missing" (the symbol) | "not loaded"

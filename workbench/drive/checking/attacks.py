@@ -54,7 +54,7 @@ cudaError_t forward(Layer layer, Sizes sizes, const typename Layer::scalar* inpu
                     typename Layer::scalar* output, void*, cudaStream_t stream) {
   int blocks = blocks_of(layer, sizes, Tune::BLOCK);
   @HOST@
-  @NAME@<Layer, Tune><<<blocks, Tune::BLOCK, 0, stream>>>(layer, sizes, input, weight, bias, output);
+  @NAME@<Layer, Tune><<<blocks, Tune::BLOCK, @SHARED@, stream>>>(layer, sizes, input, weight, bias, output);
   return cudaGetLastError();
 }
 """
@@ -189,10 +189,13 @@ def device_kind(device: str) -> str:
 
 
 def _launch(name: str, kernel: dict[str, Any]) -> str:
-    """`meddle`: a function of the host, called before each launch. `host`: what the launcher does before its launch."""
+    """`meddle`: a function of the host, called before each launch. `host`: what the launcher does before its launch. `shared`:
+    the bytes of its dynamic shared memory."""
     if "meddle" in kernel:
         return f"{kernel['meddle']}\nKW_LAUNCH_FORWARD({name}, meddle(layer, sizes, input, weight, output))"
-    return _HOST.replace("@HOST@", kernel["host"]) if "host" in kernel else f"KW_LAUNCH_FORWARD({name}, )"
+    if "host" not in kernel and "shared" not in kernel:
+        return f"KW_LAUNCH_FORWARD({name}, )"
+    return _HOST.replace("@HOST@", kernel.get("host", "")).replace("@SHARED@", kernel.get("shared", "0"))
 
 
 def _short_kernels() -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -42,6 +42,7 @@ _USUAL = Workload(ConvTranspose(2, 6, 4, (3, 2), stride=(2, 3), padding=(1, 0), 
 _CROPPED = Workload(ConvTranspose(1, 2, 3, (1,), stride=(3,), padding=(1,), bias=False), 2, (8,))
 _MANY = Workload(ConvTranspose(1, 1, 3, (1,), bias=False), 1, (700_032,))  # 65 628 blocks of 32
 _WIDE = Workload(ConvTranspose(1, 260, 3, (2,)), 9, (7,))  # a batch and channels for which few bits or one chunk do not suffice
+_FAR = Workload(ConvTranspose(2, 2, 3, (2, 5), padding=(0, 61), dilation=(17, 33)), 2, (3, 9))
 _MODULE = Workload(ConvTranspose(2, 4, 6, (3,), stride=(2,), padding=(1,)), 1, (8, 9))
 Judge = Callable[[], AbstractContextManager[WorkerProcess]]
 # How many checks without timing run at the same time; on a GPU each has two processes with a context.
@@ -73,7 +74,7 @@ class _Group:
 
 
 _GROUPS = {"usual": _Group(), "cropped": _Group(_CROPPED), "many": _Group(_MANY, config=(("BLOCK", 32),)),
-           "wide": _Group(_WIDE),
+           "wide": _Group(_WIDE), "far": _Group(_FAR), "half": _Group(replace(_USUAL, dtype="float16")),
            "hangs": _Group(run_timeout_s=8.0), "alone": _Group(),
            "timed": _Group()}
 
@@ -323,7 +324,7 @@ def _candidate(attack: Attack, group: _Group, root: Path) -> Candidate:
     name = "naive_gather" if attack.kind == "control" else attack.name
     variant = find(name, attack.direction, root=TEMPLATES if attack.kind == "control" else root)
     config = {} if attack.kind == "control" else dict(group.config)
-    return Candidate(variant, group.workload.layer, "float32", config, form="runtime")
+    return Candidate(variant, group.workload.layer, group.workload.dtype, config, form="runtime")
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from ..running.runner import Runner
 
 DTYPES_OF = {"quick": ("float32",), "normal": ("float32", "float16"),
              "full": ("float32", "float64", "float16", "bfloat16")}
-_FEW_LAYERS = {"quick": 1, "normal": 8, "full": 8}  # how many layers a case is judged on that needs a build for each layer
+_FEW_LAYERS = {"quick": 1, "normal": 8}  # how many layers a case is judged on that needs a build for each layer
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ def validate(runner: Runner, asked: Chosen, *, device: str = "auto",
     """Judge every chosen variant on every workload, without timing.
 
     A variant with a run-time form is built once and judged on all layers. With effort `full` its constant form is also built,
-    variants with only a constant form run on every layer that they serve, and every precision is judged: a variant's first
-    precision on all layers, others (tf32x3) on the first few layers. On `workloads` every precision is judged. This is not a
-    run of a session: one build is judged on many workloads, and nothing is recorded. The builds, the judge and the outcomes are
-    those of a run. The GPU's lock is held while kernels run; `on_text` gets the name of the process for which it waits.
+    variants with only a constant form run on every layer that they serve, and every precision is judged on all layers. On
+    `workloads` every precision is judged. This is not a run of a session: one build is judged on many workloads, and nothing is
+    recorded. The builds, the judge and the outcomes are those of a run. The GPU's lock is held while kernels run; `on_text`
+    gets the name of the process for which it waits.
     """
     device = resolve_device(device)
     there = discover(asked.templates)
@@ -148,21 +148,14 @@ def _awkward(variant: Variant, effort: str) -> list[Workload]:
 
 
 def _few_layers(plan: Sequence[tuple[Candidate, Workload]], effort: str) -> list[tuple[Candidate, Workload]]:
-    """The plan without most cases that need a build for each layer. With effort `full`, precisions other than a variant's first
-    run only on the first few layers. With any other effort, variants without a run-time form run only on the first few layers.
-    """
+    """The plan in which, with any effort but `full`, variants without a run-time form run only on the first few layers, because
+    each needs a build."""
     kept, tried = [], Counter[tuple[str, ...]]()
     for candidate, workload in plan:
-        if effort == "full":
-            costly = candidate.precision != _offered(candidate.variant, workload)[0]
-        else:
-            costly = "runtime" not in candidate.variant.forms
-        if costly:
-            kind = (candidate.variant.key, candidate.form, candidate.precision)
-            tried[kind] += 1
-            if tried[kind] > _FEW_LAYERS[effort]:
-                continue
-        kept.append((candidate, workload))
+        kind = (candidate.variant.key, candidate.form, candidate.precision)
+        tried[kind] += 1
+        if "runtime" in candidate.variant.forms or tried[kind] <= _FEW_LAYERS.get(effort, len(plan)):
+            kept.append((candidate, workload))
     return kept
 
 

@@ -162,6 +162,8 @@ class _Library:
         self._query.argtypes, self._launch.argtypes = [ctypes.c_void_p], [ctypes.c_void_p] * job.arguments
         self._words = self._library.cuda_on_cpu_last_error
         self._words.restype = ctypes.c_char_p
+        self._library.cuda_on_cpu_stream.restype = ctypes.c_void_p
+        self._stream = self._library.cuda_on_cpu_stream()
         self._start, self._most = closed.start, (closed.stop - closed.start) // 2
         self._library.cuda_on_cpu_set_heap(ctypes.c_size_t(self._start + self._most), ctypes.c_size_t(self._most),
                                            (ctypes.c_long * 2)(*closed.key))
@@ -173,7 +175,8 @@ class _Library:
         code = self._launched(asked) if isinstance(asked, LaunchAsked) else self._library.cudaGetLastError()
         place = ctypes.c_size_t()
         fault = self._library.cuda_on_cpu_fault(ctypes.byref(place))
-        return HostAnswer(code, (self._words() or b"").decode(errors="replace") if code else "", fault=fault, place=place.value)
+        return HostAnswer(code, (self._words() or b"").decode(errors="replace") if code else "", fault=fault, place=place.value,
+                          allocated=self._library.cuda_on_cpu_allocated())
 
     def _launched(self, asked: LaunchAsked) -> int:
         if asked.size > self._most:
@@ -182,7 +185,7 @@ class _Library:
         os.environ.update(asked.environment)
         self._library.cuda_on_cpu_set_order(asked.threads.encode())
         pointers = [None if offset is None else self._start + offset for offset in asked.offsets]
-        return self._launch(ctypes.byref(_problem(asked.problem)), *pointers, None)
+        return self._launch(ctypes.byref(_problem(asked.problem)), *pointers, self._stream)
 
     def _allow(self, asked: LaunchAsked) -> None:
         wanted = asked.pages or ((0, asked.size),), asked.watched

@@ -34,7 +34,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 _PAGE = mmap.PAGESIZE
 _MOST_ANSWER = 1 << 16
 _TOUCHED_DEVICE = 99        # host_touched_device in the emulator's device_memory.h
-TWO_BLOCKS, SHARED_SYMBOL = 4, 5   # `Fault` there; those below are accesses outside a tensor
+TWO_BLOCKS, SHARED_SYMBOL, OTHER_STREAM, TWO_THREADS = 4, 5, 6, 7   # `Fault` there; those below are accesses outside a tensor
 ACCESSES = {1: "Reads or writes", 2: "Reads", 3: "Writes"}
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 _CUDACPU = "CUDACPU_"
@@ -53,6 +53,7 @@ class LauncherApart:
         self.pages: tuple[tuple[int, int], ...] = ()    # address and bytes of what a kernel may touch; none: everything
         self.watched = False                            # find bytes that two blocks change
         self.fault, self.fault_at = 0, 0                # of the last launch, and the address
+        self.allocated = 0                              # pieces of memory that its launcher has not freed
         to_read, self._requests = os.pipe()
         self._replies, to_write = os.pipe()
         self._ended, to_say = os.pipe()
@@ -120,6 +121,7 @@ class LauncherApart:
         said = self._answer()
         if said.loaded or not -1 << 63 <= said.number < 1 << 63:
             raise self._odd()
+        self.allocated = said.allocated
         if said.number:
             self._text = plain(said.text)[:1000]
         if said.fault:

@@ -85,10 +85,32 @@ def two_blocks(name: str, place: tuple[int, ...] | None) -> Finding:
                    "Let one block compute each value, or add with atomicAdd.", {"tensor": name, "first": list(place or ())})
 
 
+def two_threads(text: str) -> Finding:
+    """`text`: which threads and what they change; "" if the launcher does not return its error."""
+    return Finding(Status.NONDETERMINISTIC, "Two threads of a block write different values to one place of shared memory, and "
+                   f"no barrier, warp operation or atomic orders them{f': {text}' if text else ''}. On a GPU one of them may "
+                   "be lost.", "Add with atomicAdd, or put __syncthreads() between the two writes.")
+
+
 def shared_symbol() -> Finding:
     return Finding(Status.NONDETERMINISTIC, "Two calls copy different values to one __constant__ or __device__ symbol. The "
                    "symbol is one for the process: on two streams a kernel may read the values of the other call.",
                    "Pass the values as arguments, or put them into the workspace.")
+
+
+def not_given_stream() -> Finding:
+    return Finding(Status.MISMATCH, "The launcher works on another stream than the one that it is given. On a GPU that work "
+                   "may begin too early and end too late.",
+                   "Give the stream to each launch, cudaMemsetAsync and cudaMemcpyAsync.")
+
+
+def kept_memory(*, grows: bool) -> Finding:
+    """Of cudaMalloc. A scratch that is kept is one for all calls, also for those on two streams."""
+    if grows:
+        return Finding(Status.OUT_OF_MEMORY, "The launcher allocates memory in each call and does not free it.",
+                       "Use the workspace, or free the memory on the given stream.")
+    return Finding(Status.NONDETERMINISTIC, "The launcher keeps memory that it has allocated for later calls. On two streams a "
+                   "kernel may read there what the other call wrote.", "Use the workspace instead.")
 
 
 def elsewhere(finding: Finding, where: str) -> Finding:

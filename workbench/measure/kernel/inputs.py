@@ -26,6 +26,7 @@ BLOCK = 1 << 24           # elements filled from one seed
 # or below its normal numbers, whatever factor a whole tensor is multiplied by. float32 and TF32 lose no digit by it.
 _FAR = 2.0**17
 _LARGEST = 2              # integers are drawn from -2, -1, 1, 2: without 0, so that a missing term always shows
+_MOST_EXACT = 256         # whole numbers up to here are exact in bfloat16
 _EXACT_FLOAT32 = 2.0**24  # whole numbers up to here are exact in the accumulator of every dtype but float64
 _MOST_FLOAT16 = 60_000.0  # just under the largest finite float16
 _SIGMAS = 8.0             # sums of zero-mean terms stay within so many standard deviations
@@ -157,7 +158,8 @@ def _blocks(flat: torch.Tensor, name: str, workload: Workload, kind: str) -> Ite
         values = torch.empty(min(BLOCK, flat.numel() - start), dtype=flat.dtype, device=flat.device)
         generator.manual_seed(_seed(f"{workload.seed}/{name}/{kind}/{start}"))
         if kind == INTEGERS:
-            values.random_(-_LARGEST, _LARGEST, generator=generator)
+            largest = _largest(workload, name)
+            values.random_(-largest, largest, generator=generator)
             values += values >= 0
             if (halvings := _thinning(workload, name)) > 0:
                 keep = torch.empty_like(values).random_(0, 2**halvings, generator=generator) == 0
@@ -181,6 +183,29 @@ def _scale(workload: Workload, name: str) -> float:
     if name == "grad_output":
         return 2.0 ** -max(0, ceil(log2(_longest_gradient_sum(workload)) / 2) - 8)
     return 1.0
+
+
+def _largest(workload: Workload, name: str) -> int:
+    """The largest integer of a tensor. In 16 bits integers are so large that sums of a few products are not exact any more in
+    these bits, but are in float32: a kernel that keeps parts of a sum in 16 bits gives another result."""
+    if workload.dtype not in ("float16", "bfloat16"):
+        return _LARGEST
+    most = _MOST_FLOAT16 / _SIGMAS   # of a result, at one standard deviation
+    of_activations = _whose_variance(most / sqrt(_longest_gradient_sum(workload)))
+    if name not in ("weight", "grad_weight"):
+        return of_activations
+    longest = max(reduction_length(workload, result) for result in ("output", "grad_input"))
+    return _whose_variance(most**2 / longest / _variance(of_activations))
+
+
+def _variance(largest: int) -> float:
+    """Of whole numbers from -largest to largest without 0."""
+    return (largest + 1) * (2 * largest + 1) / 6
+
+
+def _whose_variance(most: float) -> int:
+    """The largest integer for which the variance is at most that."""
+    return max(_LARGEST, min(_MOST_EXACT, int((sqrt(1 + 48 * most) - 3) / 4)))
 
 
 def _thinning(workload: Workload, name: str) -> int:

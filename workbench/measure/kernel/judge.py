@@ -40,7 +40,7 @@ from .launch import ORDER, Launcher, MissingSymbol
 from .stage import Stage, device_errors
 
 Bits = dict[str, torch.Tensor | list[int]]
-_NOT_ALIGNED = "Where an activation that it reads does not begin at a multiple of 16 bytes"
+_NOT_ALIGNED = "Where a tensor that it reads does not begin at a multiple of 16 bytes"
 _RUNS = {"quick": 2, "normal": 3, "full": 10}  # how often the same inputs must give the same bits
 _KEPT_BYTES = 1 << 30                          # results above this are remembered by a fingerprint, not a copy
 _SMALL = 1 << 22                               # elements
@@ -118,7 +118,8 @@ def _at_given_size(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
         stage.run()  # an error of the timed launches is sticky, or shows again here
     if "recheck" in order.guards:
         emit(Event("recheck", RECHECK))
-        compare_again(order, stage, timed=measured is not None)
+        with _emulated_order("2"):
+            compare_again(order, stage, timed=measured is not None)
     if measured is None:
         return right
     median_ms = measured.timing.median_ms
@@ -205,11 +206,12 @@ def _finding(order: JudgeOrder, stage: Stage, kind: str) -> Finding | None:
 
 
 def in_new_process(order: JudgeOrder) -> None:
-    """On the emulator: in a process of its own the kernel is launched at another size, then at the given one. What it keeps of
-    its first launch is then wrong. Pages around the tensors are closed, so a read outside a tensor is found even if its value
-    is not used. The tensors begin with a page at the other size, and end with one at the given size. Blocks run one after the
-    other, and no byte may be changed by two of them. Then the pointer of grad_bias is null, as where it is not wanted. At last
-    the activations that it reads begin one element behind a page. Raises `Finding`."""
+    """On the emulator: in a process of its own the kernel is launched at another size, then at a third one that has as many
+    inputs as that, then at the given one. What it keeps of an earlier launch is then wrong. Pages around the tensors are
+    closed, so a read outside a tensor is found even if its value is not used. The tensors begin with a page at the other sizes,
+    and end with one at the given size. Blocks run one after the other, and no byte may be changed by two of them. Then the
+    pointer of grad_bias is null, as where it is not wanted. Then the tensors that it reads begin one element behind a page. At
+    last its launcher may have no memory left that it has allocated. Raises `Finding`."""
     try:
         _at_two_sizes(order, END)
     except Finding as finding:
@@ -222,12 +224,15 @@ def _at_two_sizes(order: JudgeOrder, edge: str) -> None:
     other = _another_size(order.workload)
     launcher = LauncherApart(order.library, order.symbol, order.direction)
     stages = [(work, Stage(launcher, work, device="cpu", guards=order.guards, last=order.channels_last, edge=where))
-              for work, where in ((other, START), (order.workload, edge), (other or order.workload, SHIFTED))
+              for work, where in ((other, START), (_as_many_inputs(other) if other else None, START), (order.workload, edge),
+                                  (other or order.workload, SHIFTED))
               if work is not None]  # all memory before a launch
     said = "" if other is None else f"With a batch of {other.batch} and an input of {numbers.shape(other.input_size)}"
-    last = stages[-1][1]
+    last, allocated = stages[-1][1], 0
     for work, stage in stages:
         words = said if work is other else f"After a launch with another size ({said[5:]})" if said else ""
+        if work is not other and work is not order.workload:
+            words += f", with a batch of {work.batch} and an input of {numbers.shape(work.input_size)}"
         for unwanted in [(), ("grad_bias",)] if "grad_bias" in stage.results() and stage is not last else [()]:
             stage.unwanted = frozenset(unwanted)
             try:
@@ -238,6 +243,9 @@ def _at_two_sizes(order: JudgeOrder, edge: str) -> None:
                     raise findings.elsewhere(finding, _NOT_ALIGNED) from None
                 at_any_size = finding.status in (Status.OUT_OF_BOUNDS, Status.NONDETERMINISTIC)
                 raise finding if at_any_size or not where else findings.elsewhere(finding, where) from None
+            allocated = allocated or launcher.allocated
+    if launcher.allocated:
+        raise findings.kept_memory(grows=launcher.allocated > allocated)
 
 
 def _another_size(workload: Workload) -> Workload | None:
@@ -253,6 +261,18 @@ def _another_size(workload: Workload) -> Workload | None:
     return None
 
 
+def _as_many_inputs(workload: Workload) -> Workload | None:
+    """Another size with as many inputs, None if there is none: a launcher may ask only for their number before it makes a new
+    plan."""
+    turned = (*workload.input_size[1:], workload.input_size[0])
+    halved = (*workload.input_size[:-1], workload.input_size[-1] // 2)
+    for batch, size in ((workload.batch, turned), (2 * workload.batch, halved)):
+        with suppress(BadRequest):  # no output of that size
+            if size != workload.input_size and batch * prod(size) == workload.batch * prod(workload.input_size):
+                return replace(workload, batch=batch, input_size=size, preset="", seed=workload.seed + 2)
+    return None
+
+
 def _same_bits(order: JudgeOrder, stage: Stage, errors: dict[str, Errors], emit: Emit, *, slow: bool) -> Bits:
     """Launch again on the same inputs: the bits must be the same. Returns them."""
     runs = 2 if slow else _RUNS[order.effort]
@@ -261,7 +281,7 @@ def _same_bits(order: JudgeOrder, stage: Stage, errors: dict[str, Errors], emit:
     for run in range(2, runs + 1):
         emit(Event("check", f"same bits, run {run} of {runs}"))
         stage.poison()
-        with _emulated_order(run):
+        with _emulated_order("reverse" if run == 2 else str(run)):
             stage.run()
         differs = False
         for name, remembered in first.items():
@@ -334,10 +354,11 @@ def watched(order: JudgeOrder, stage: Stage, checked: Bits) -> timing.Watch:
 
 
 @contextmanager
-def _emulated_order(seed: int) -> Iterator[None]:
-    """Run the threads of a launch in another order on the emulator. The results of a right kernel do not change."""
+def _emulated_order(order: str) -> Iterator[None]:
+    """Run the threads and blocks of a launch in another order on the emulator: in reverse, or drawn from a seed. The results of
+    a right kernel do not change. If one thread needs what another one does, one of the usual order and its reverse is wrong."""
     before = os.environ.get(ORDER)
-    os.environ[ORDER] = str(seed)
+    os.environ[ORDER] = order
     try:
         yield
     finally:

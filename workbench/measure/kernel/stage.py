@@ -18,18 +18,20 @@ import torch
 from ...core.layer import CHANNELS_LAST, Workload
 from ..device import CHANNELS_LAST_LAYOUTS, free_bytes
 from ..truth import Truth
-from .apart import ACCESSES, SHARED_SYMBOL, TWO_BLOCKS, LauncherApart
+from .apart import ACCESSES, OTHER_STREAM, SHARED_SYMBOL, TWO_BLOCKS, TWO_THREADS, LauncherApart
 from .buffers import POISON, SHIFTED, START, Buffer, row_of
 from .findings import (
     Finding,
     input_modified,
     launch_error,
+    not_given_stream,
     off_stream,
     out_of_memory,
     outside,
     overrun,
     shared_symbol,
     two_blocks,
+    two_threads,
 )
 from .inputs import changed, factors, fill, needed, of_part, results, shapes, torch_dtype
 from .launch import FAULTS, UNKNOWN_FAULT, Launcher, problem_of
@@ -39,7 +41,7 @@ _SLICE = 16 * 1024         # elements that are poisoned at one place before a ti
 _HOLD_CYCLES = 60_000_000  # about 30 ms of a GPU's clock: how long a stream is held
 _HELD_LAUNCHES = 10
 _LOOK = 1 << 22            # elements looked at from either end while the stream is held
-_GIVEN = ("input", "grad_output")   # activations that a kernel reads: a caller may give a part of a larger tensor
+_GIVEN = ("input", "grad_output", "weight", "bias")   # what a kernel reads: a caller may give a part of a larger tensor
 _ACTIVATIONS = ("input", "grad_output", "output", "grad_input")  # what channels_last is about
 
 
@@ -189,13 +191,17 @@ class Stage:
         left = self._launcher.last_error()
         code = code or left
         if isinstance(self._launcher, LauncherApart) and self._launcher.fault:
-            raise self._fault(self._launcher.fault, self._launcher.fault_at)
+            raise self._fault(self._launcher.fault, self._launcher.fault_at, text)
         if code:
             raise launch_error(code, text or self._launcher.error_text(code), cuda=self.device != "cpu")
 
-    def _fault(self, kind: int, address: int) -> Finding:
+    def _fault(self, kind: int, address: int, text: str) -> Finding:
         if kind == SHARED_SYMBOL:
             return shared_symbol()
+        if kind == OTHER_STREAM:
+            return not_given_stream()
+        if kind == TWO_THREADS:
+            return two_threads(text)
         name, before, behind = next(((n, *found) for n, b in self.buffers.items() if (found := b.beyond(address))), ("", 0, 0))
         if kind != TWO_BLOCKS:
             return outside(name, before, behind, ACCESSES.get(kind, ACCESSES[1]))

@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "cuda_on_cpu/device_memory.h"
+#include "cuda_on_cpu/shared_memory.h"
 
 namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
@@ -12,6 +12,7 @@ namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 template <class T, class Update>
 T read_modify_write(T* address, Update update) {
   device_memory.watch.mark_atomic(address, sizeof(T));
+  const AtomicInShared watched(address, sizeof(T));
   T before, after;
   __atomic_load(address, &before, __ATOMIC_RELAXED);
   do {

@@ -55,10 +55,51 @@ struct Grid {
   const void* call;
 };
 
-// A buffer of shared memory that the running block has met.
+// A buffer of shared memory that the running block has met. It ends where a page ends, but for less than `step` bytes; the pages
+// before and behind it are closed.
 struct SharedRegion {
+  static constexpr uintptr_t step = 128, page = 4096;
   char* data;
   size_t bytes;
+  static size_t whole(size_t bytes) { return (bytes + step - 1) / step * step; }
+  uintptr_t start() const { return reinterpret_cast<uintptr_t>(data); }
+  uintptr_t end() const { return start() + whole(bytes); }
+  uintptr_t first_page() const { return start() / page * page; }
+  // Of the bytes that lie on its pages beside it, how many from `data` on, and how many behind it, are not as they were.
+  size_t spare_before() const { return start() - first_page() < step ? start() - first_page() : step; }
+  static size_t written(const char* from, size_t bytes, bool last) {
+    size_t found = 0;
+    for (size_t i = 0; i < bytes; ++i) {
+      if (from[i] != '\xFF' && (last || found == 0)) {
+        found = last ? i + 1 : bytes - i;
+      }
+    }
+    return found;
+  }
+};
+
+class Block;
+
+// Finds places of shared memory that two threads of a block change with no barrier or warp operation between: on a GPU one of the
+// two values may be lost, while the emulator runs one thread after the other. What differs from a copy when a thread stops, this
+// thread has changed. After an atomic, and where hardware copies or threads wait in a loop, it cannot be said who waits for whom.
+struct SharedWatch {
+  struct Mark {
+    uint32_t epoch;
+    uint16_t thread, warp_epoch;
+  };
+  static constexpr size_t most_compared = size_t{256} << 20;  // bytes of a launch: about 0.05 s
+  static constexpr size_t most_bytes = size_t{256} << 10;     // more than a block can have
+  char* copy = nullptr;
+  Mark* marks = nullptr;
+  size_t compared = 0;
+  uint32_t epoch = 0;  // since the launch began: barriers, blocks, atomics
+  uint16_t warp_epochs[max_threads / warp_size] = {};
+
+  bool begin();
+  void end();
+  void block_begins(const Block& block);
+  void note(Block& block);  // the running thread stops, or meets others
 };
 
 class Block {
@@ -85,6 +126,13 @@ class Block {
   SharedRegion statics[64];
   int static_count = 0;
   int thread_count;
+  SharedWatch* shared_watch = nullptr;
+
+  void note_shared() {
+    if (shared_watch != nullptr) {
+      shared_watch->note(*this);
+    }
+  }
 
  private:
   static void fiber_main();
@@ -116,6 +164,7 @@ class Block {
   Warp warps[max_threads / warp_size];
   size_t stack_bytes, slab_bytes;
   char* slab;
+  bool shared_is_whole(const SharedRegion& region);
 };
 
 // constinit: no wrapper function is called to reach it.
@@ -175,6 +224,9 @@ inline bool Block::run(uint3 block_index) {
   for (int i = 0; i < thread_count; ++i) {
     threads[i].state = State::not_started;
   }
+  if (shared_watch != nullptr) {
+    shared_watch->block_begins(*this);
+  }
   for (int first = 0; first < thread_count; first += warp_size) {
     const int lanes = thread_count - first;
     warps[first / warp_size] = {0, lanes >= warp_size ? 0 : ~0u << lanes};
@@ -185,6 +237,9 @@ inline bool Block::run(uint3 block_index) {
   }
   if (!failed && alive > 0) {
     report_deadlock();
+  }
+  for (int i = -1; !failed && i < static_count; ++i) {
+    failed = !shared_is_whole(i < 0 ? dynamic : statics[i]);
   }
   if (failed) {
     abandon_fibers();
@@ -257,11 +312,13 @@ inline void Block::make_ready(Thread& other) {
 }
 
 inline void Block::let_others_run() {
+  shared_watch = nullptr;
   make_ready(*thread);
   suspend(true);
 }
 
 inline void Block::thread_exited() {
+  note_shared();
   if (canary(thread->fiber) != untouched) {
     stop(cudaErrorLaunchFailure, "a thread needs more than %zu bytes of stack: raise CUDACPU_STACK", stack_bytes);
   }
@@ -293,6 +350,7 @@ inline void Block::abandon_fibers() {
 
 // __syncthreads() and its relatives: waits for all threads that have not exited; how many of them voted.
 inline int Block::barrier(int vote, Where where) {
+  note_shared();
   thread->state = State::at_barrier;
   thread->where = where;
   ++at_barrier;
@@ -305,6 +363,9 @@ inline int Block::barrier(int vote, Where where) {
 inline void Block::release_barrier() {
   if (at_barrier != alive) {
     return;
+  }
+  if (shared_watch != nullptr) {
+    ++shared_watch->epoch;
   }
   vote_result = votes;
   votes = at_barrier = 0;
@@ -330,6 +391,7 @@ inline void Block::collective(unsigned mask, void* argument, Collective function
     stop(cudaErrorLaunchFailure, "warp operation at %s:%d: lane %d calls it with mask 0x%08x, which leaves it out",
          where.file, where.line, lane, mask);
   }
+  note_shared();
   thread->state = State::at_warp_operation;
   thread->where = where;
   thread->mask = mask;
@@ -363,6 +425,9 @@ inline bool Block::complete(int first, unsigned mask, int skip) {
            one.where.file, one.where.line, other.where.file, other.where.line);
     }
     arguments[lane] = other.argument;
+  }
+  if (shared_watch != nullptr) {
+    ++shared_watch->warp_epochs[first / warp_size];
   }
   one.collective(arguments, present);
   warp.waiting &= ~present;

@@ -141,7 +141,7 @@ inline size_t __cvta_generic_to_shared(const void* address) {
   return offset;
 }
 inline unsigned __isShared(const void* address) {
-  return cuda_on_cpu::shared_offset(address) != ~size_t(0);
+  return cuda_on_cpu::offset_in_shared(address) != ~size_t(0);
 }
 
 // ---- arithmetic ---------------------------------------------------------------------------------------------------

@@ -36,7 +36,16 @@ inline int protect(uintptr_t start, uintptr_t bytes, int rights) {
 }
 
 // What is wrong with an access. The judge's apart.py has the same numbers.
-enum Fault { no_fault = 0, outside = 1, read_outside = 2, wrote_outside = 3, two_blocks = 4, shared_symbol = 5 };
+enum Fault {
+  no_fault = 0,
+  outside = 1,
+  read_outside = 2,
+  wrote_outside = 3,
+  two_blocks = 4,
+  shared_symbol = 5,
+  other_stream = 6,
+  two_threads = 7,
+};
 
 // Finds bytes that two blocks of a launch change. Blocks then run one after the other. Each begins with pages that are closed
 // for writing. At its first write to a page a copy is kept; what differs from the copy when the block ends, the block has
@@ -216,6 +225,18 @@ struct DeviceMemory {
   }
 };
 inline DeviceMemory device_memory;
+
+// The stream that a launcher is given; only its address counts.
+inline const char given_stream = 0;
+
+// Work on any other stream is a fault, where the watch over blocks is wanted: what the caller has put on its own stream need not
+// be done when that work begins, and the work need not be done when the caller's stream goes on.
+inline void note_stream(const void* stream) {
+  if (device_memory.watch.asked && device_memory.fault == no_fault && stream != &given_stream) {
+    device_memory.fault = other_stream;
+    device_memory.fault_at = device_memory.whole.start;
+  }
+}
 constexpr int host_touched_device = 99;  // the process's exit code
 
 struct OpenDeviceMemory {
@@ -306,12 +327,32 @@ inline Fault kind_of_access(void* context) {
 #endif
 }
 
+// The buffer of shared memory of the running block beside which an address lies, on a closed page; null: there is none.
+inline const SharedRegion* shared_beside(uintptr_t address) {
+  const Block& block = *current;
+  for (int i = -1; i < block.static_count; ++i) {
+    const SharedRegion& region = i < 0 ? block.dynamic : block.statics[i];
+    if (region.data != nullptr && (address - region.end() < page_bytes ||
+                                   address - (region.first_page() - page_bytes) < page_bytes)) {
+      return &region;
+    }
+  }
+  return nullptr;
+}
+
 inline struct sigaction handler_before = {};
 
 inline void on_fault(int number, siginfo_t* information, void* context) {
   DeviceMemory& memory = device_memory;
   const auto address = reinterpret_cast<uintptr_t>(information->si_addr);
   const bool in_range = memory.has(address), inside = in_range || memory.allocated(address);
+  const SharedRegion* shared = inside || current == nullptr ? nullptr : shared_beside(address);
+  if (shared != nullptr) {
+    const bool behind = address >= shared->end();
+    current->stop(cudaErrorIllegalAddress, "an access to byte %zu %s of %zu bytes of shared memory",
+                  behind ? address - shared->start() - shared->bytes + 1 : shared->start() - address,
+                  behind ? "behind the end" : "before the start", shared->bytes);
+  }
   if (in_range && memory.watch.active) {
     if (!memory.watch.keep(address)) {
       memory.watch.active = false;
@@ -348,92 +389,10 @@ inline void find_touches() {
   }
 }
 
-// Closed pages, the last of which stays closed. In the heap no place is used twice, so that nothing opens it again.
-inline void* closed_pages(uintptr_t bytes) {
-  Range& heap = device_memory.heap;
-  if (heap.start == 0) {
-    return mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  }
-  void* found = MAP_FAILED;
-  pthread_mutex_lock(&device_memory.lock);
-  if (bytes <= heap.bytes) {
-    found = reinterpret_cast<void*>(heap.start);
-    heap = {heap.start + bytes, heap.bytes - bytes};
-  }
-  pthread_mutex_unlock(&device_memory.lock);
-  return found;
-}
-
-// Pages that only kernels and copies may touch, filled with NaN: on a GPU the contents of new memory are undefined. nullptr if
-// there are none.
-inline void* allocate(size_t bytes) {
-  constexpr size_t most_filled = size_t{64} << 20;  // more would take long
-  const size_t whole = (bytes + page_bytes - 1) / page_bytes * page_bytes;
-  auto* made = static_cast<Allocation*>(malloc(sizeof(Allocation)));
-  void* found = whole < bytes || made == nullptr ? MAP_FAILED : closed_pages(whole + page_bytes);
-  if (found == MAP_FAILED) {
-    free(made);
-    return nullptr;
-  }
-  *made = {{reinterpret_cast<uintptr_t>(found), whole}, nullptr};
-  if (protect(made->range.start, whole, PROT_READ | PROT_WRITE) != 0) {  // more than the machine has
-    free(made);
-    return nullptr;
-  }
-  memset(found, 0xff, bytes < most_filled ? bytes : most_filled);
-  pthread_mutex_lock(&device_memory.lock);
-  if (device_memory.users == 0) {
-    DeviceMemory::allow(made->range, PROT_NONE);
-  }
-  made->next = device_memory.allocations;
-  device_memory.allocations = made;
-  pthread_mutex_unlock(&device_memory.lock);
-  find_touches();
-  return found;
-}
-
-// false if allocate() did not give this address.
-inline bool release(void* data) {
-  bool found = false;
-  pthread_mutex_lock(&device_memory.lock);
-  for (Allocation** place = &device_memory.allocations; *place != nullptr; place = &(*place)->next) {
-    Allocation* one = *place;
-    if (one->range.start == reinterpret_cast<uintptr_t>(data)) {
-      if (device_memory.heap.start == 0) {
-        munmap(data, one->range.bytes + page_bytes);
-      } else {
-        madvise(data, one->range.bytes, MADV_DONTNEED);
-        DeviceMemory::allow(one->range, PROT_NONE);
-      }
-      *place = one->next;
-      free(one);
-      found = true;
-      break;
-    }
-  }
-  pthread_mutex_unlock(&device_memory.lock);
-  return found;
-}
-
-// Where an address lies. In a process with torch, the addresses of small and new tensors are not known.
-enum Side { unknown_side, on_host, on_device };
-
-inline Side side_of(const void* data) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  if (device_memory.has(address) || device_memory.allocated(address)) {
-    return on_device;
-  }
-  if (!device_memory.beside_torch && device_memory.count > 0) {
-    return on_host;
-  }
-  pthread_attr_t attributes;
-  void* stack = nullptr;
-  size_t bytes = 0;
-  if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
-    pthread_attr_getstack(&attributes, &stack, &bytes);
-    pthread_attr_destroy(&attributes);
-  }
-  return address - reinterpret_cast<uintptr_t>(stack) < bytes ? on_host : unknown_side;
+// For a library whose device's memory nobody closes.
+inline void watch_faults() {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, find_touches);
 }
 
 }  // namespace cuda_on_cpu
@@ -467,6 +426,22 @@ CUDA_ON_CPU_EXPORT void cuda_on_cpu_set_surroundings(uintptr_t start, uintptr_t 
     perror("cuda_on_cpu: mprotect of the surroundings");
     abort();
   }
+}
+
+CUDA_ON_CPU_EXPORT const void* cuda_on_cpu_stream() {
+  return &cuda_on_cpu::given_stream;
+}
+
+// How many pieces of memory from cudaMalloc have not been freed.
+CUDA_ON_CPU_EXPORT int cuda_on_cpu_allocated() {
+  using namespace cuda_on_cpu;
+  int found = 0;
+  pthread_mutex_lock(&device_memory.lock);
+  for (const Allocation* one = device_memory.allocations; one != nullptr; one = one->next) {
+    ++found;
+  }
+  pthread_mutex_unlock(&device_memory.lock);
+  return found;
 }
 
 // What kind of fault was found since the last call, and how many bytes behind the start of the surroundings.

@@ -142,6 +142,10 @@ struct Run {
     Block* block = new Block(grid, order);
     block->dynamic = {allocate_shared_bytes(grid.dynamic_bytes), grid.dynamic_bytes};
     current = block;
+    SharedWatch shared_watch;
+    if (device_memory.watch.active && shared_watch.begin()) {
+      block->shared_watch = &shared_watch;
+    }
     while (!__atomic_load_n(&failed, __ATOMIC_RELAXED)) {
       const uint64_t n = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
       if (n >= block_order.count) {
@@ -160,7 +164,8 @@ struct Run {
       }
     }
     current = before;
-    free(block->dynamic.data);
+    shared_watch.end();
+    free_shared_bytes(block->dynamic.data, grid.dynamic_bytes);
     delete block;
   }
 };
@@ -227,7 +232,8 @@ struct Launch {
 
 template <class... Parameters>
 Launch<Parameters...> launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t dynamic_bytes = 0,
-                             cudaStream_t = nullptr) {
+                             cudaStream_t stream = nullptr) {
+  note_stream(stream);
   return {kernel, Grid{blocks, threads, dynamic_bytes, nullptr, nullptr}};
 }
 
@@ -247,7 +253,8 @@ struct DeducedLaunch {
 
 template <class Kernel>
 DeducedLaunch<Kernel> launch_deduced(Kernel kernel, dim3 blocks, dim3 threads, size_t dynamic_bytes = 0,
-                                     cudaStream_t = nullptr) {
+                                     cudaStream_t stream = nullptr) {
+  note_stream(stream);
   return {kernel, Grid{blocks, threads, dynamic_bytes, nullptr, nullptr}};
 }
 

@@ -1,4 +1,4 @@
-// The part of the CUDA runtime that kernel launchers call. Every call is synchronous; streams are ignored.
+// The part of the CUDA runtime that kernel launchers call. Every call is synchronous; the watch looks at its stream.
 #pragma once
 #pragma GCC system_header
 
@@ -103,16 +103,105 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(
   return cudaSuccess;
 }
 
-inline cudaError_t cudaMemset(void* data, int value, size_t bytes) {
+inline cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream = nullptr) {
+  cuda_on_cpu::note_stream(stream);
   const cuda_on_cpu::OpenDeviceMemory open;
   memset(data, value, bytes);
   return cudaSuccess;
 }
-inline cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t = nullptr) {
-  return cudaMemset(data, value, bytes);
+inline cudaError_t cudaMemset(void* data, int value, size_t bytes) {
+  return cudaMemsetAsync(data, value, bytes);
 }
 
 namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
+
+// Closed pages, the last of which stays closed. In the heap no place is used twice, so that nothing opens it again.
+inline void* closed_pages(uintptr_t bytes) {
+  Range& heap = device_memory.heap;
+  if (heap.start == 0) {
+    return mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
+  void* found = MAP_FAILED;
+  pthread_mutex_lock(&device_memory.lock);
+  if (bytes <= heap.bytes) {
+    found = reinterpret_cast<void*>(heap.start);
+    heap = {heap.start + bytes, heap.bytes - bytes};
+  }
+  pthread_mutex_unlock(&device_memory.lock);
+  return found;
+}
+
+// Pages that only kernels and copies may touch, filled with NaN: on a GPU the contents of new memory are undefined. nullptr if
+// there are none.
+inline void* allocate(size_t bytes) {
+  constexpr size_t most_filled = size_t{64} << 20;  // more would take long
+  const size_t whole = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+  auto* made = static_cast<Allocation*>(malloc(sizeof(Allocation)));
+  void* found = whole < bytes || made == nullptr ? MAP_FAILED : closed_pages(whole + page_bytes);
+  if (found == MAP_FAILED) {
+    free(made);
+    return nullptr;
+  }
+  *made = {{reinterpret_cast<uintptr_t>(found), whole}, nullptr};
+  if (protect(made->range.start, whole, PROT_READ | PROT_WRITE) != 0) {  // more than the machine has
+    free(made);
+    return nullptr;
+  }
+  memset(found, 0xff, bytes < most_filled ? bytes : most_filled);
+  pthread_mutex_lock(&device_memory.lock);
+  if (device_memory.users == 0) {
+    DeviceMemory::allow(made->range, PROT_NONE);
+  }
+  made->next = device_memory.allocations;
+  device_memory.allocations = made;
+  pthread_mutex_unlock(&device_memory.lock);
+  find_touches();
+  return found;
+}
+
+// false if allocate() did not give this address.
+inline bool release(void* data) {
+  bool found = false;
+  pthread_mutex_lock(&device_memory.lock);
+  for (Allocation** place = &device_memory.allocations; *place != nullptr; place = &(*place)->next) {
+    Allocation* one = *place;
+    if (one->range.start == reinterpret_cast<uintptr_t>(data)) {
+      if (device_memory.heap.start == 0) {
+        munmap(data, one->range.bytes + page_bytes);
+      } else {
+        madvise(data, one->range.bytes, MADV_DONTNEED);
+        DeviceMemory::allow(one->range, PROT_NONE);
+      }
+      *place = one->next;
+      free(one);
+      found = true;
+      break;
+    }
+  }
+  pthread_mutex_unlock(&device_memory.lock);
+  return found;
+}
+
+// Where an address lies. In a process with torch, the addresses of small and new tensors are not known.
+enum Side { unknown_side, on_host, on_device };
+
+inline Side side_of(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  if (device_memory.has(address) || device_memory.allocated(address)) {
+    return on_device;
+  }
+  if (!device_memory.beside_torch && device_memory.count > 0) {
+    return on_host;
+  }
+  pthread_attr_t attributes;
+  void* stack = nullptr;
+  size_t bytes = 0;
+  if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+    pthread_attr_getstack(&attributes, &stack, &bytes);
+    pthread_attr_destroy(&attributes);
+  }
+  return address - reinterpret_cast<uintptr_t>(stack) < bytes ? on_host : unknown_side;
+}
 
 // Like CUDA, refuses a direction that does not fit the addresses.
 inline cudaError_t check_direction(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
@@ -156,7 +245,9 @@ inline void note_symbol(const char* to, const void* from, size_t bytes) {
 
 }  // namespace cuda_on_cpu
 
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t stream = nullptr) {
+  cuda_on_cpu::note_stream(stream);
   if (const cudaError_t error = cuda_on_cpu::check_direction(to, from, bytes, kind)) {
     return error;
   }
@@ -164,14 +255,14 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemc
   memmove(to, from, bytes);
   return cudaSuccess;
 }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                                   cudaStream_t = nullptr) {
-  return cudaMemcpy(to, from, bytes, kind);
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return cudaMemcpyAsync(to, from, bytes, kind);
 }
 
 template <class T>
 cudaError_t cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset = 0,
-                                    cudaMemcpyKind kind = cudaMemcpyHostToDevice, cudaStream_t = nullptr) {
+                                    cudaMemcpyKind kind = cudaMemcpyHostToDevice, cudaStream_t stream = nullptr) {
+  cuda_on_cpu::note_stream(stream);
   if (const cudaError_t error = cuda_on_cpu::check_direction(nullptr, from, bytes, kind)) {
     return error;
   }
