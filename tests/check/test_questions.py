@@ -13,10 +13,12 @@ import pytest
 from workbench.core.answers import Answer, CheckReport, Question
 from workbench.core.check_parts import KernelBench, KernelBenchValues
 from workbench.core.errors import BadRequest
+from workbench.core.orders import CheckOrder
 from workbench.drive.checking.check import CheckRequest
 from workbench.drive.checking.check_text import report_text
 from workbench.faces.verbs import check as verb
 from workbench.measure.check.build_question import build_question
+from workbench.measure.check.clock.contestant import no_room, why_not_timed
 from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, Told
 from workbench.measure.kernel.validate import distance
@@ -309,12 +311,38 @@ def test_a_jumping_derivative_is_timed(checked) -> None:
     assert not failed(report) and report.times["backward"].verdict, report.question("times")
 
 
+def test_pytorch_is_timed_once_more_without_the_file_in_both_directions(forking_judge) -> None:
+    """Calls one by one have replaced the inputs of a backward before, and the truth is that of the new ones."""
+    layer = models.LAYER.replace("torch.rand(2, 3, 9)", "torch.rand(4, 8, 512)").replace("[3, 4, 3, 2]", "[8, 8, 3, 2]")
+    slow = layer.replace("    pass", "    def forward(self, x):\n"
+                                     "        return sum(super(Model, self).forward(x) for _ in range(16)) / 16")
+    order = CheckOrder(layer.replace("class Model(", "class ModelNew("), "ModelNew", slow, "cpu", 4 << 30, 60.0, 60.0,
+                       effort="quick", nvcc=False)
+    found = forking_judge.call(order, limit_s=120.0, on_event=lambda event: None).times
+    assert set(found) == {"forward", "backward"} and all(times.doubted and times.singly for times in found.values())
+    for direction, times in found.items():
+        assert [one.key for one in times.alone] == list(times.doubted), direction
+
+
+def test_too_little_memory_is_told_as_such() -> None:
+    """Whichever process raises it. And a CUDA graph, which keeps all its tensors twice, is left out before."""
+    told = Told("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB. Process 4693 has 612 MiB in use", 351, "",
+                "", Context("", ()))
+    assert why_not_timed(Raised(told), "cuda:0").why == "Not timed: cuda:0 does not have enough free memory for the results."
+    assert no_room("graph", "cpu", 1 << 45) == "it needs more memory than cpu has left"
+    assert not no_room("graph", "cpu", 1 << 10) and not no_room("default", "cpu", 1 << 45)
+
+
 def test_the_first_gradients_import_no_sympy() -> None:
-    """It is most of the time of a small check. The gradients are PyTorch's, and so are the strides of grad_output."""
+    """It is most of the time of a small check. The gradients are PyTorch's, and so are the strides of grad_output. The timed
+    backward does not import it either, and to name the kernels of a call does not import the compiler."""
     program = """
 import sys
 import torch
+from workbench.core.pytorch_ways import WAYS
 from workbench.measure.check.host.calls import gradients_of
+from workbench.measure.check.host.ways import bind
+from workbench.measure.pytorch.baselines import kernels
 
 seen = []
 x = torch.rand(4, 5, requires_grad=True)
@@ -324,7 +352,16 @@ for g in given:
     y = torch.relu(x - 0.5)
     y.grad_fn.register_prehook(lambda grads: seen.append(grads[0].stride()))
     found.append(gradients_of(y, g, [x])[0])
-assert "sympy" not in sys.modules, "sympy"
+layer, again = torch.nn.Linear(5, 2), x.detach()
+timed = bind(WAYS["default"], layer, "backward", [again], [torch.rand(4, 2)])
+assert any("linear" in name or "mm" in name for name in kernels(lambda: layer(x), "cpu"))
+for _ in range(2):
+    timed.inputs[0].mul_(2)
+    grads = timed.results()
+assert not {"sympy", "torch._inductor", "torch._dynamo"} & sys.modules.keys(), "too much is imported"
+for one, expected in zip(grads, torch.autograd.grad(layer(again.requires_grad_()), [again, layer.weight, layer.bias],
+                                                    timed.inputs[0])):
+    assert torch.equal(one, expected)
 assert seen == [(0, 0), (1, 4), (5, 1)], seen
 for g, grad in zip(given, found):
     assert torch.equal(grad, torch.autograd.grad(torch.relu(x - 0.5), x, g)[0])

@@ -123,6 +123,30 @@ def test_tensors_of_a_large_layer_pass_through_a_window(tmp_path: Path) -> None:
         process.close()
 
 
+def test_processes_with_the_same_text_share_one_window(tmp_path: Path) -> None:
+    """One had its own before: its memory is given back. What one wrote there does not change what the other returned."""
+    text = "import torch\nfrom torch import nn\nclass Model(nn.Module):\n    def forward(self, x):\n        return 2 * x\n"
+    first, second = (ForeignProcess(name, device="cuda:0", limits=Limits(8 << 30), scratch=tmp_path)
+                     for name in ("reference", "compiler"))
+    x = torch.randn(1 << 20, device="cuda:0")
+    try:
+        for process in (first, second):
+            process.share("cuda:0", 1 << 30)
+            process.ask(requests.Load(text, "Model", "cuda:0"))
+            process.ask(requests.Make("m", "[]", "{}", 1))
+        _, (y,) = second.ask(requests.Call("m", 1), [x])
+        before = torch.cuda.memory_allocated()
+        second.share_with(first)
+        assert torch.cuda.memory_allocated() <= before - (1 << 30)
+        for process, factor in ((second, 1), (first, 3), (second, 5)):
+            _, (z,) = process.ask(requests.Call("m", 1), [factor * x])
+            assert z.is_cuda and torch.equal(z, 2 * factor * x) and torch.equal(y, 2 * x)
+        assert first._open_line.window is not None and second._open_line.window is not None
+    finally:
+        first.close()
+        second.close()
+
+
 def test_a_process_starts_again_after_an_error_that_cuda_keeps(tmp_path: Path) -> None:
     """A reference as BCE asserts on the device that its inputs are probabilities. Only a candidate has then died."""
     text = ("import torch\nfrom torch import nn\nclass Model(nn.Module):\n    def forward(self, x):\n"

@@ -77,8 +77,7 @@ class Examination:
         given = self._as_tf32(self._at_the_given_size())
         if self.trial.of_float32 == "tf32":  # the error of a sum of few numbers may be larger than the tolerance
             self.trial.explained = tf32.explained
-        exact = self._of_whole_numbers() if self.given.setting.layer and not given.problems else None
-        self._given(exact if exact and exact.problems else given)
+        self._given(self._of_whole_numbers(given))
         self.errors = given.errors
         self.raised = next((p.seen for p in given.problems if p.about == "call" and p.status is Status.LAUNCH_FAILED), "")
         broken = given.problem("call", "kind") is not None
@@ -106,6 +105,8 @@ class Examination:
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "streams, memory"))
             self.questions += gpu_questions.ask(self.trial, self.given, given)
+        if not given.problems:  # what is left needs no more of it, and its tensors may be large
+            given = Outcome(self.given, inputs=given.inputs, state=given.state, got={"output": given.got["output"]})
         self._kernelbench()
         self._times()
         if self.trial.device != "cpu" and not broken:
@@ -135,11 +136,14 @@ class Examination:
             self.trial.compare(given)
         return given
 
-    def _of_whole_numbers(self) -> Outcome | None:
+    def _of_whole_numbers(self, given: Outcome) -> Outcome:
+        """That outcome, or the one for whole numbers if only this one has problems."""
+        if self.given.setting.layer is None or given.problems:
+            return given
         try:
-            return self.trial.run(replace(self.given, integers=True))
+            return exact if (exact := self.trial.run(replace(self.given, integers=True))).problems else given
         except NotForReference:
-            return None
+            return given
 
     def _called_once_more(self, given: Outcome) -> bool:
         """Whether the given case is right, and is right again with other values. If it is wrong with other values, the passed

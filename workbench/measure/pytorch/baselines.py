@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.autograd.profiler import profile
 
 from ...core.layer import FORWARD, Workload
 from ...core.orders import BaselineOrder, CompileOrder, Emit
@@ -177,9 +178,9 @@ def _flags(way: Way) -> tuple[str, ...]:
 
 def kernels(run: Callable[[], Any], device: str) -> list[str]:
     """Names of the library kernels (on the CPU: of PyTorch's operators) that took most of one call, longest first."""
-    from torch.profiler import ProfilerActivity, profile
     cuda = device != "cpu"
-    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:
+    # torch.profiler starts the same profiler, but imports the compiler first, which takes seconds.
+    with profile(use_cpu=not cuda, use_device="cuda" if cuda else None, use_kineto=True) as seen:
         run()
         if cuda:
             torch.cuda.synchronize()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ....core.replies import WayTimes
+from ...device import free_bytes
 from ..foreign import requests
 from ..foreign.hold import StillRunning
 from ..foreign.process import Ended, ForeignProcess, Raised
@@ -21,6 +22,8 @@ from ..questions.cases import Case
 from ..trialrun import ResultErrors
 from .ladder import LADDER
 from .timed_input import TimedInputs
+
+_ROOM = 20   # as many times the bytes of a call must be free for a CUDA graph: the turns need much of that, too
 
 
 class NotVaried(Exception):
@@ -45,6 +48,12 @@ class Contestant:
     strides: tuple[tuple[int, ...], ...] | None = None
     precision: str = ""
     off: list[float] = field(default_factory=list)   # of a contestant without a precision: how far its results may be off
+
+
+def no_room(way: str, device: str, bytes_of_call: int) -> str:
+    """Why there is not enough memory for a way that keeps all its tensors twice; "" if there is."""
+    short = LADDER[way].kind == "graphed" and _ROOM * bytes_of_call > free_bytes(device)
+    return f"it needs more memory than {device} has left" if short else ""
 
 
 def library_kernels(parties: Mapping[str, Party], baselines: Sequence[WayTimes], direction: str, inputs: TimedInputs,
@@ -115,7 +124,10 @@ class Beside:
             with suppress(Ended):  # it is started again when it is needed
                 self.spare.get_ready()
         if self.compiler:
-            self.compiler.wait().process.spent.seconds += time.monotonic() - begin
+            process = self.compiler.wait().process
+            process.spent.seconds += time.monotonic() - begin
+            if self.benchmark is not None:
+                process.share_with(self.benchmark.process)
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,7 @@ def why_not_timed(error: Exception, device: str) -> NotTimed:
     if isinstance(error, NotVaried):
         return NotTimed("Not timed: each timed call needs its own inputs. Changed inputs would no longer have the structure "
                         "that get_inputs() gives them.")
-    if isinstance(error, torch.cuda.OutOfMemoryError):
+    if isinstance(error, torch.cuda.OutOfMemoryError) or isinstance(error, Raised) and error.type == "OutOfMemoryError":
         return NotTimed(f"Not timed: {device} does not have enough free memory for the results.")
     if isinstance(error, OSError):
         why = str(error) if isinstance(error, StillRunning) else f"memory cannot be shared here ({error})"

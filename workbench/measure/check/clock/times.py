@@ -27,7 +27,7 @@ from ..foreign.waiting import Took
 from ..party import Construction, Party
 from ..questions import drawn
 from ..trialrun import State, TrialRun, wide
-from .contestant import ENDS_TIMING, Contestant, NotTimed, NotVaried, Plan, Wrong, library_kernels, why_not_timed
+from .contestant import ENDS_TIMING, Contestant, NotTimed, NotVaried, Plan, Wrong, library_kernels, no_room, why_not_timed
 from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, settled, why_left_out
 from .slots import Limit, Slots, differs, far_off, kinds_of, results, rounded
 from .timed_input import Drawn, Versions, timed_inputs
@@ -197,7 +197,7 @@ class _Bench:
             found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
         for party in (p for name, p in self.parties.items() if name != _CANDIDATE):
             party.process.ask(requests.DropWays())
-        self.slots = None
+        self.slots = self.first_truth = None  # the inputs may be new ones now
         return found
 
     def _singly(self, ours: Contestant, way: Contestant) -> OneByOne:
@@ -294,7 +294,8 @@ class _Bench:
         """Each way of the ladder that works here."""
         there = {}
         for key, way in LADDER.items():
-            why = why_left_out(key, self.case, device=self.device, dtype=self.trial.dtype, effort=self.effort)
+            why = why_left_out(key, self.case, device=self.device, dtype=self.trial.dtype, effort=self.effort) or no_room(
+                key, self.device, self.stride + sum(x.nbytes for x in self.inputs.sets[0]))
             if not why:
                 self.emit(Event("time", f"{self.direction}: preparing {way.name}"))
                 own = _COMPILER if way.kind == "compiled" else _BENCHMARK if way.benchmark else _REFERENCE

@@ -135,6 +135,7 @@ class ForeignProcess:
         self._home = "cpu"            # the device for the tensors of answers
         self._window_bytes = 0
         self._window: torch.Tensor | None = None
+        self._window_of = self
         if launched is not None:
             self._take(launched)
 
@@ -162,6 +163,8 @@ class ForeignProcess:
         `Ended` if the process has ended."""
         begin = time.monotonic()
         try:
+            if self._window_bytes and request.op != "run":  # which is timed
+                window.give_back()
             answer, results = self._asked(request, tensors, limit_s, doing or "it worked")
             results = [t.to(self._home) for t in results]
             self.spent.received_bytes += sum(t.nbytes for t in results)
@@ -214,6 +217,12 @@ class ForeignProcess:
         self.begin()
         if not self._ready:
             self._wait_ready()
+
+    def share_with(self, other: ForeignProcess) -> None:
+        """The same through the memory of a process with the same text. Both are never asked at the same time from now on."""
+        self._window_of = other._window_of
+        self.share(other._home, other._window_bytes)
+        self._window = None  # of its own: the process has closed it now
 
     def share(self, home: str, window_bytes: int) -> None:
         """From now on tensors of answers are on that device, and large ones pass through memory of it that is shared with the
@@ -313,13 +322,14 @@ class ForeignProcess:
     def _open_window(self) -> None:
         """Open the window. If memory cannot be allocated or shared, all tensors go through the pipe."""
         try:
-            if self._window is None:  # after a death the next process gets the same
-                self._window = window.allocate(self._window_bytes, self._home)
-            self.ask(OpenWindow(), [window.handle(self._window)])
+            owner = self._window_of
+            if owner._window is None:  # after a death the next process gets the same
+                owner._window = window.allocate(self._window_bytes, self._home)
+            self.ask(OpenWindow(), [window.handle(owner._window)])
         except (OSError, Raised, RuntimeError):  # no memory, or a driver that shares none
             self._window_bytes = 0
         else:
-            self._open_line.window = window.Window(self._window)
+            self._open_line.window = window.Window(owner._window)
 
     def _too_small(self) -> Ended:
         """No foreign code has run yet, so the memory limit is too small."""

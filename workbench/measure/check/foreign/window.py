@@ -18,6 +18,7 @@ _ALIGNED = 256
 _SEGMENT = 2 << 20     # PyTorch allocates multiples of this size from the driver
 _LEAST_SEGMENT = 32 << 20   # what is smaller shares its allocation with other tensors
 _LEAST_BLOCK = 1 << 20      # PyTorch puts no tensor into an unused part that is smaller
+_MOST_IDLE = 1 << 30        # bytes that a process may keep for later; others may need more
 # Taken before a foreign file may replace it.
 _cuda_synchronize: Any = getattr(torch._C, "_cuda_synchronize", None)  # not there without CUDA
 
@@ -73,6 +74,12 @@ def allocate(size: int, device: str) -> torch.Tensor:
         if not _alone(found):
             raise OSError("PyTorch gives no memory without other tensors in it")
     return found
+
+
+def give_back() -> None:
+    """Return memory that PyTorch keeps unused, if it is much: all processes of a check share one GPU."""
+    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _MOST_IDLE:
+        torch.cuda.empty_cache()
 
 
 def handle(memory: torch.Tensor) -> torch.Tensor:

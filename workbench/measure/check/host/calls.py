@@ -147,9 +147,8 @@ def side_stream(module: torch.nn.Module, request: SideStream, tensors: Tensors, 
             x.copy_(value)
         kept = module(*xs).clone()
         stream.synchronize()
-        host = kept.cpu()
     _synchronize()
-    return Nothing(), [host]
+    return Nothing(), [kept]
 
 
 def waits(module: torch.nn.Module, request: AskWaits, tensors: Tensors, device: str) -> tuple[Waits, Tensors]:
@@ -174,7 +173,7 @@ def memory(module: torch.nn.Module, request: AskMemory, tensors: Tensors, device
     before = torch.cuda.memory_allocated()
     output = module(*xs)
     if output.requires_grad:
-        output.backward(torch.ones_like(output))
+        given_backward(output, torch.ones_like(output)).backward()
     _synchronize()
     return Memory(torch.cuda.max_memory_allocated() - before), []
 

@@ -44,7 +44,7 @@ from ..foreign.replies import (
     Way,
 )
 from ..foreign.requests import OfModule, Request
-from ..foreign.window import Window, opened
+from ..foreign.window import Window, give_back, opened
 from ..foreign.wire import Tensors, pack, receive_blocking
 from . import calls, habits, load
 from .module import (
@@ -68,6 +68,9 @@ _CALLED = re.compile(r"([\w.]{1,200})\(\) (?:missing|takes|got) ")
 _BACKWARD = re.compile(r"[Ff]unction (\w{1,200})Backward returned an (?:incorrect|invalid)")
 _TRITON = re.compile(r"at \d{1,6}:\d{1,6}:\n(?:.*\n){0,200}?(.*)\n *\^")  # the line above the mark
 _CLASS = re.compile(r'Module \[(\w{1,200})\] is missing the required "forward" function|(\w{1,200}) is not an nn\.Module$')
+# What PyTorch imports at a first call, which takes as long as importing torch: torch.compile; a CUDA graph with its backward.
+_LATER = {"compiler": "torch._inductor.compile_fx", "benchmark": "torch.fx.experimental.symbolic_shapes",
+          "spare": "torch.fx.experimental.symbolic_shapes"}
 R = TypeVar("R")
 
 
@@ -241,13 +244,13 @@ def main(argv: list[str]) -> int:
             torch.ones(1, device=device)
     with os.fdopen(request_fd, "rb") as asked, os.fdopen(reply_fd, "wb", buffering=0) as replies:
         _send(replies, pack(keys_of(Ready(True))))
-        if argv[3] == "compiler":  # torch.compile imports it at its first call, which takes longer than importing torch
+        if later := _LATER.get(argv[3]):
             gc.disable()
-            importlib.import_module("torch._inductor.compile_fx")
+            importlib.import_module(later)
             gc.enable()
         while (message := receive_blocking(asked, host.window)) is not None:
             header, tensors = message
-            number = header.pop("id")
+            number, op = header.pop("id"), header["op"]
             try:
                 answer, results = host.answer(requests.read(header), tensors)
                 through = (host.window,) if host.window else ()
@@ -258,6 +261,8 @@ def main(argv: list[str]) -> int:
                 os._exit(0)
             _send(replies, parts)
             message, tensors, results, parts = None, [], [], []  # while it waits, others may need the memory
+            if host.window and op != "run":
+                give_back()
     return 0
 
 

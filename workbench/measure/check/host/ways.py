@@ -45,7 +45,9 @@ def bind(way: Way, module: torch.nn.Module, direction: str, fixed: list[torch.Te
         return Bound(inputs, lambda: (forward(*inputs),))
     output = forward(*xs)
     wanted = [x for x in xs if x.requires_grad] + [p for p in module.parameters() if p.requires_grad]
-    return Bound(inputs, lambda: torch.autograd.grad(output, wanted, inputs[0], retain_graph=True))
+    # As torch.autograd.grad does, which imports sympy when it is first given a grad_output: that takes seconds.
+    run: Callable[..., Sequence[torch.Tensor]] = torch.autograd.Variable._execution_engine.run_backward
+    return Bound(inputs, lambda: run((output,), (inputs[0],), True, False, tuple(wanted), accumulate_grad=False))
 
 
 def _forward(kind: str, module: torch.nn.Module, xs: list[torch.Tensor]) -> Forward:
