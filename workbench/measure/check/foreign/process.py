@@ -164,7 +164,7 @@ class ForeignProcess:
         begin = time.monotonic()
         try:
             if self._window_bytes and request.op != "run":  # which is timed
-                window.give_back()
+                window.give_back(self._home)
             answer, results = self._asked(request, tensors, limit_s, doing or "it worked")
             results = [t.to(self._home) for t in results]
             self.spent.received_bytes += sum(t.nbytes for t in results)

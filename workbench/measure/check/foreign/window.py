@@ -76,9 +76,9 @@ def allocate(size: int, device: str) -> torch.Tensor:
     return found
 
 
-def give_back() -> None:
+def give_back(device: str) -> None:
     """Return memory that PyTorch keeps unused, if it is much: all processes of a check share one GPU."""
-    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _MOST_IDLE:
+    if torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) > _MOST_IDLE:
         torch.cuda.empty_cache()
 
 

@@ -262,7 +262,7 @@ def main(argv: list[str]) -> int:
             _send(replies, parts)
             message, tensors, results, parts = None, [], [], []  # while it waits, others may need the memory
             if host.window and op != "run":
-                give_back()
+                give_back(device)
     return 0
 
 
