@@ -22,7 +22,7 @@ from .foreign.process import Ended, Raised
 from .foreign.replies import NoTensor, Output
 from .party import Construction, Party
 from .questions import drawn
-from .questions.cases import Case, Setting, fill, positional
+from .questions.cases import Case, Setting, fill, of_rectifier, positional
 from .questions.drawn import Drawn
 
 State = tuple[Sequence[str], list[torch.Tensor]]
@@ -157,8 +157,8 @@ class TrialRun:
                 grad_output = outcome.grad_output = torch.ones(
                     shape, dtype=getattr(torch, self.dtype), device=self.generator.device) if case.expanded else \
                     fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
-                if not case.expanded and not case.integers:  # zeros, as in the gradient of a rectifier
-                    grad_output *= torch.randint(8, shape, generator=self.generator, device=self.generator.device) != 0
+                if not case.expanded and not case.integers:
+                    grad_output = outcome.grad_output = of_rectifier(case, grad_output, self.generator)
             early = pool.submit(self._called, outcome, _sent(outcome)) if pool else None
             wide_facts, truth = self.reference.call(
                 self.how(case, dtype="float64"), inputs, state=state, gradients=names, wide=True, expanded=case.expanded,

@@ -94,10 +94,10 @@ def threads(module: torch.nn.Module, request: Threads, tensors: Tensors, device:
 
 def eval_mode(module: torch.nn.Module, request: EvalMode, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Outputs: after .eval(), the same under no_grad, and back in the mode before. Then the gradients after .eval(), and the
-    buffers; the answer names them."""
+    buffers; the answer names them, and which of eval() and train() did not return the module."""
     (xs,), grad_outputs = _sets(request, tensors, device)
     modes = [(one, one.training) for one in module.modules()]
-    module.eval()
+    returned = {"eval": module.eval()}
     wanted = _wanted(module, request.gradients, xs)
     output = module(*xs)
     evaluated = output.detach().clone()
@@ -105,14 +105,14 @@ def eval_mode(module: torch.nn.Module, request: EvalMode, tensors: Tensors, devi
     xs = [x.detach() for x in xs]
     with torch.no_grad():
         inferred = module(*xs).clone()
-    module.train(modes[0][1])
+    returned["train"] = module.train(modes[0][1])
     for one, training in modes:
         one.training = training
     back = module(*xs).detach().clone()
     buffers = dict(module.named_buffers())
     names = tuple(n for n in module.state_dict() if n in buffers)
-    return Habit(buffers=names, first=there), [evaluated, inferred, back, *grads,
-                                               *(buffers[n].detach().clone() for n in names)]
+    return Habit(names, there, tuple(n for n, one in returned.items() if one is not module)), [
+        evaluated, inferred, back, *grads, *(buffers[n].detach().clone() for n in names)]
 
 
 def two_calls(module: torch.nn.Module, request: TwoCalls, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:

@@ -23,6 +23,7 @@ _AS_MANY = "as many values in another shape"
 _MOST_PAIRS = 15  # of constructor arguments that are changed together
 _CHANNELS = 3   # so many times the given input channels: a loop over tiles of channels may be unrolled for the given ones
 _MOST_CHANNELS = 1 << 14  # input channels times output channels of that case
+_LONGER = 29                 # taps that a kernel is longer, in its last dimension
 _FEW, _OF_FEW = 64, 1.6   # values of an operand; see `Case.more`
 _NEAR = 0.02    # relative difference between nearly equal inputs
 _LARGER = 4.0   # factor for every eighth changed parameter
@@ -48,7 +49,7 @@ class Setting:
 class Case:
     """One call. `like`: the given inputs, whose range and dtype generic inputs take. `shapes`: of all inputs. `expanded`: its
     grad_output is that of y.sum().backward(), one 1 with stride 0 in all dimensions. `long`: of many columns. `tied`: values
-    repeat, and equal ones may share their gradients in any way."""
+    repeat, and equal ones may share their gradients in any way. `silent`: the grad_output of the first sample is zero."""
 
     name: str
     setting: Setting
@@ -59,6 +60,7 @@ class Case:
     expanded: bool = False
     long: bool = False
     tied: bool = False
+    silent: bool = False
     options: tuple[tuple[str, tuple[int, ...]], ...] = ()   # keyword arguments of forward
 
     @property
@@ -154,7 +156,14 @@ def arguments(given: Case, parameters: list[str], defaults: dict[str, float]) ->
         {"stride": 3, "padding": 2, "dilation": 2, "kernel_size": 4, "output_padding": tuple(
             2 - n for n in range(layer.dims))},
         {"stride": tuple(2 + n % 2 for n in range(layer.dims)), "padding": tuple(1 - n % 2 for n in range(layer.dims)),
-         "bias": True}]
+         "bias": True},
+        {"kernel_size": (*k[:-1], k[-1] + _LONGER)},
+        {"in_channels": 6, "out_channels": 4, "groups": 2, "kernel_size": 3, "stride": 3, "padding": 1, "dilation": 2,
+         "output_padding": 1, "bias": False},
+        {"in_channels": 4, "out_channels": 8, "groups": 4, "kernel_size": 2, "stride": 1, "padding": 0, "dilation": 3,
+         "output_padding": 0, "bias": True},
+        {"kernel_size": 1, "stride": 2, "output_padding": 1, "padding": 0, "bias": not layer.bias},
+        {"stride": 1, "padding": 1, "dilation": 3, "output_padding": 0, "bias": not layer.bias}]
     seen = set()
     for change in changes:
         change = {key: v for key, v in change.items() if key in parameters}
@@ -239,6 +248,14 @@ def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> l
             values = torch.randn(shape, **how)
         found.append(values.to(kind))
     return found
+
+
+def of_rectifier(case: Case, grad_output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """With zeros, as in the gradient of a rectifier."""
+    kept = torch.randint(8, grad_output.shape, generator=generator, device=generator.device) != 0
+    if case.silent and kept.dim():
+        kept[:1] = False
+    return grad_output * kept
 
 
 def nearly(inputs: list[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:

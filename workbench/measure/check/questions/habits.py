@@ -315,8 +315,11 @@ class _Habits(OfNetworks):
             if not all(bool(t.isfinite().all()) for t in truth):
                 raise Not("The reference gives values that are not finite.")
             buffers.extend(facts.buffers)
+            as_reference = facts.second   # of eval and train: those that do not return the module
             usual, split = list(facts.first), 3 + len(facts.first)
             facts, results = self._asked(EvalMode, [self.first], gradients=gradients)
+            if nothing := [n for n in facts.second if n not in as_reference]:
+                return f"{nothing[0]}() does not return the module: net = net.{nothing[0]}() then loses it."
             there, start = facts.buffers, 3 + len(facts.first)
             if len(results) != start + len(there):
                 return OTHER_COUNT

@@ -36,7 +36,8 @@ _LARGER = 64.0      # softmax without its maximum overflows; with one scale for 
 _SHIFT = 256.0      # the mean of the squares minus the square of the mean loses the variance
 _SMOOTH = ("all equal", "in a ramp", "all zero but one", "that repeat in all rows")
 _FEW = "of which only four differ"
-_ZEROS = ("one channel of each parameter zero", "all parameters zero")
+_OF_STATE = ("one channel of each parameter zero", "all parameters zero", "all taps of a weight equal")
+_ONE_SIGN, _SPARSE = "above zero", "nearly all zero"
 _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
 
@@ -73,7 +74,8 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
 
 
 def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Question:
-    """Zeros among the values. Of a transposed convolution also zeros among the parameters, and smooth values. Of anything else
+    """Zeros among the values. Of a transposed convolution also zeros among the parameters, equal taps, smooth values, values of
+    one sign, and values that are nearly all zero; in the first of these cases one sample has no gradient. Of anything else
     values of the other sign, larger ones, and few different ones. It is not known whether such a module may get these, so a
     wrong result is a warning. Its derivative may jump at zero, where each gradient between both sides is right: gradients are
     left out there. Equal values may share their gradients in any way, so the sums are compared."""
@@ -84,19 +86,21 @@ def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Questi
     one_sign = any(x.is_floating_point() and bool((x >= 0).all() or (x <= 0).all()) for x in trial.given)
     asked: list[tuple[str, float | str]] = [("half of them zero", 0.0)]
     if trial.drawn is None:
-        asked += [(words, 1.0) for words in _ZEROS if trial.loads_state] + [(words, words) for words in _SMOOTH]
+        asked += [(words, 1.0) for words in _OF_STATE if trial.loads_state]
+        asked += [(words, words) for words in (*_SMOOTH, _ONE_SIGN, _SPARSE)]
     else:
         asked += [("of the other sign", -1.0)] if one_sign else []
         asked += [(f"{_LARGER:g} times larger in every other sample", _LARGER), ("4096 times smaller", 2.0**-12),
                   (f"{_SHIFT:g} larger", _SHIFT), (_FEW, _FEW)]
     state: State | None = None
     for words, factor in asked:
-        said = words if words in _ZEROS else f"values {words}"
+        said = words if words in _OF_STATE else f"values {words}"
         values = [_changed(v, factor, trial.generator) if v.is_floating_point() else v for v in trial.inputs(given)]
         if not factor:
             values = [_half(v, trial.generator, ones=trial.drawn is not None) for v in values]
         try:
-            outcome = trial.run(replace(given, tied=factor == _FEW), values=values, gradients=gradients and factor not in (
+            case = replace(given, tied=factor == _FEW, silent=not factor and trial.drawn is None)
+            outcome = trial.run(case, values=values, gradients=gradients and factor not in (
                 _SHIFT, *_SMOOTH) and (bool(factor) or trial.drawn is None), state=_zeroed(words, state))
             state = state or outcome.state
             of_gradients = ("gradients", "gradient_values") if _exact(outcome) else ()
@@ -283,10 +287,14 @@ def _changed(v: torch.Tensor, factor: float | str, generator: torch.Generator) -
 
 
 def _zeroed(words: str, state: State | None) -> State | None:
-    """The parameters of a layer: one channel is zero, as in a pruned network, or all are. None: as usual."""
-    if words not in _ZEROS or state is None:
+    """The parameters of a layer: one channel is zero, as in a pruned network, or all are, or the taps of a weight are equal, as
+    in a filter that averages. None: as usual."""
+    if words not in _OF_STATE or state is None:
         return None
-    changed = [v.clone() if words == _ZEROS[0] else torch.zeros_like(v) for v in state[1]]
+    if words == _OF_STATE[2]:
+        return state[0], [v.flatten(2)[..., :1].view(*v.shape[:2], *(1,) * (v.dim() - 2)).expand(v.shape).contiguous()
+                          if v.dim() > 2 else v for v in state[1]]
+    changed = [v.clone() if words == _OF_STATE[0] else torch.zeros_like(v) for v in state[1]]
     for v in changed:
         v[:1] = 0
         if v.dim() > 1:
@@ -295,6 +303,10 @@ def _zeroed(words: str, state: State | None) -> State | None:
 
 
 def _of_kind(v: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
+    if kind == _ONE_SIGN:
+        return v.abs() + 2.0**-10
+    if kind == _SPARSE:   # a sixteenth is left
+        return v * (torch.randint(16, v.shape, generator=generator, device=v.device) == 0)
     some = v.flatten()[torch.randint(v.numel(), (4,), generator=generator, device=v.device)]
     if kind == _FEW:
         return some[torch.randint(4, v.shape, generator=generator, device=v.device)]
