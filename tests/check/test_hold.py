@@ -15,7 +15,7 @@ import pytest
 
 from workbench.core.confinement import VARIABLE
 from workbench.measure.check.clock import times
-from workbench.measure.check.foreign import confine, hold, requests, waiting
+from workbench.measure.check.foreign import confine, hold, requests
 from workbench.measure.check.foreign.process import ForeignProcess, Limits, kill_orphans
 from workbench.measure.check.party import Party
 
@@ -175,8 +175,8 @@ def test_what_has_no_core_is_seen_to_wait() -> None:
     spins = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
     both = [subprocess.Popen([sys.executable, "-c", spins]) for _ in range(2)]
     try:
-        before = [waiting.waited_s([p.pid]) for p in both]
-        until(lambda: all(waiting.waited_s([p.pid]) - then > 0.2 for p, then in zip(both, before, strict=True)), "both wait")
+        before = [hold.waited_s([p.pid]) for p in both]
+        until(lambda: all(hold.waited_s([p.pid]) - then > 0.2 for p, then in zip(both, before, strict=True)), "both wait")
     finally:
         for process in both:
             process.kill()
@@ -184,8 +184,8 @@ def test_what_has_no_core_is_seen_to_wait() -> None:
 
 
 def test_what_waited_may_be_its_own_or_not() -> None:
-    took, empty = waiting.Took(1.0, 0.3), waiting.Took(0.2, 0.1)
-    least, most = waiting.alone(took, empty)
-    assert (least, waiting.middle(took, empty), most) == pytest.approx((0.5, 0.8, 0.9))
-    assert waiting.alone(waiting.Took(1.0), waiting.Took(0.2)) == pytest.approx((0.8, 0.8))
-    assert waiting.alone(waiting.Took(1.0, 5.0), empty)[0] > 0
+    took, empty = hold.Took(1.0, 0.3), hold.Took(0.2, 0.1)
+    least, most = hold.alone(took, empty)
+    assert (least, hold.middle(took, empty), most) == pytest.approx((0.5, 0.8, 0.9))
+    assert hold.alone(hold.Took(1.0), hold.Took(0.2)) == pytest.approx((0.8, 0.8))
+    assert hold.alone(hold.Took(1.0, 5.0), empty)[0] > 0

@@ -20,10 +20,10 @@ from ....core.replies import CheckTimes, Event, OneByOne, WayAlone, WayTimes
 from ...clock import timing
 from ...kernel.inputs import reduction_length
 from ...kernel.validate import HALF, beside_noise, distance
-from ..foreign import requests, waiting
+from ..foreign import hold, requests
+from ..foreign.hold import Took
 from ..foreign.process import Ended, Raised, kill_strays
 from ..foreign.replies import NoWay
-from ..foreign.waiting import Took
 from ..party import Construction, Party
 from ..questions import drawn
 from ..trialrun import State, TrialRun, wide
@@ -176,8 +176,8 @@ class _Bench:
                     kept[name] = self.slots.all(who.process, calls)
                 if name not in modes:
                     continue
-                samples[name].append(1e3 * waiting.middle(took, empty) / calls)
-                bounds[name].append(tuple(1e3 * s / calls for s in waiting.alone(took, empty)))
+                samples[name].append(1e3 * hold.middle(took, empty) / calls)
+                bounds[name].append(tuple(1e3 * s / calls for s in hold.alone(took, empty)))
             self._compare(kept[""], kept[beside], same)
             slowed.append(timing.slowed_down(self.device))
         self._turn(_CANDIDATE)  # the last look at whether it had stayed stopped
@@ -218,7 +218,7 @@ class _Bench:
                 self.parties[who.process].process.ask(requests.Renew(who.way, backward, negated), fresh)
                 took = self._batch(who, 1, check=name == _CANDIDATE and turn in checked, again=True)
                 kept[name] = self.slots.all(who.process, 1)
-                samples[name].append(1e3 * waiting.middle(took, empty))
+                samples[name].append(1e3 * hold.middle(took, empty))
             self._compare(kept[_CANDIDATE], kept["theirs"], way)
         self.state = plain  # whoever calls these modules again loads it first
         self._turn(_CANDIDATE)
@@ -259,7 +259,7 @@ class _Bench:
             for _ in range(_ALONE_TURNS):
                 empty = self._empty(calls)
                 self._warm(way, calls)
-                samples.append(1e3 * waiting.middle(self._batch(way, calls), empty) / calls)
+                samples.append(1e3 * hold.middle(self._batch(way, calls), empty) / calls)
             reference[_REFERENCE].process.ask(requests.DropWays())
             return WayAlone(key, LADDER[key].name, way.precision, tuple(samples))
         except (Raised, Ended, OSError, torch.cuda.OutOfMemoryError):  # the other times are still valid
@@ -458,14 +458,14 @@ class _Bench:
         self._turn(who.process)
         # On a GPU waiting for cores does not count.
         pids = [os.getpid(), *process.family()] if timed and self.device == "cpu" else []
-        before_s = waiting.waited_s(pids) if pids else 0.0
+        before_s = hold.waited_s(pids) if pids else 0.0
         begin = time.perf_counter()
         process.ask(asked, doing="it was timed")
         clock_s = time.perf_counter() - begin
         chosen = self.random.randrange(calls)
         if look:  # before anything else, so that nothing can be finished behind the answer
             kept = self.slots.kept(who.process, chosen)
-        took = Took(clock_s, max(0.0, waiting.waited_s(pids) - before_s) if pids else 0.0)
+        took = Took(clock_s, max(0.0, hold.waited_s(pids) - before_s) if pids else 0.0)
         return took, (kept, self.inputs.of(*order[chosen])) if look else None
 
     def _truth(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:

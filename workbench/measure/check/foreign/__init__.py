@@ -4,5 +4,5 @@
 `process`, `wire`                       its life, and the messages
 `window`                                device memory for large tensors of the messages
 `requests`, `replies`                   the requests to it, and the replies that are allowed
-`hold`, `waiting`                       stopping it; how long it waited for a core
+`hold`                                  stopping it; how long it waited for a core
 """

@@ -4,35 +4,29 @@ optimizer, and so on. Tensors: one or two sets of inputs, then a grad_output for
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import torch
-from torch.nn.utils import parametrize, stateless
+from torch.nn.utils import stateless
 
 from ...module.cases import SUMMED, laid_out, summed
 from ..foreign.replies import Habit, Left
 from ..foreign.requests import (
     Aliases,
     AskLeft,
-    Copied,
     DailyUse,
     EvalAlone,
     EvalMode,
     NoGrad,
-    Overwritten,
-    Parametrized,
     SecondBackward,
     SomeGradients,
     Stepped,
     Threads,
     TwoCalls,
-    TwoInstances,
     Views,
 )
 from ..foreign.wire import Tensors
@@ -43,14 +37,13 @@ _monotonic, _sleep = time.monotonic, time.sleep   # taken before a foreign file 
 _MANY, _MANY_S = 100, 0.5      # the number of calls, and the seconds after which no more are made
 _KEPT_BYTES = 1 << 26          # of outputs
 _CHOICES_S = 15.0
-_ALONE = 2                     # users of the memory of one tensor: the tensor, and whoever counts
 _THREADS_S, _REST_S = 0.1, 2e-5
 
 
 def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Output under no_grad, in inference_mode, and in another thread. Then the inputs, as they are after that. The answer says
     whether the first output is an inference tensor."""
-    (xs,), _ = _sets(request, tensors, device)
+    (xs,), _ = sets_of(request, tensors, device)
     with torch.no_grad():
         plain = module(*xs)
     inference = ("inference",) if plain.is_inference() else ()
@@ -65,7 +58,7 @@ def threads(module: torch.nn.Module, request: Threads, tensors: Tensors, device:
     """Of the calls of four threads at once, two with each set of inputs: the output of each set that is farthest from its first
     one, element by element. Each thread rests at each call of a function: otherwise short calls would run one after the other.
     """
-    sets, _ = _sets(request, tensors, device)
+    sets, _ = sets_of(request, tensors, device)
     with torch.no_grad():
         first = [module(*xs).clone() for xs in sets]
     end, barrier = _monotonic() + _THREADS_S, threading.Barrier(2 * len(sets))
@@ -95,13 +88,13 @@ def threads(module: torch.nn.Module, request: Threads, tensors: Tensors, device:
 def eval_mode(module: torch.nn.Module, request: EvalMode, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Outputs: after .eval(), the same under no_grad, and back in the mode before. Then the gradients after .eval(), and the
     buffers; the answer names them, and which of eval() and train() did not return the module."""
-    (xs,), grad_outputs = _sets(request, tensors, device)
+    (xs,), grad_outputs = sets_of(request, tensors, device)
     modes = [(one, one.training) for one in module.modules()]
     returned = {"eval": module.eval()}
-    wanted = _wanted(module, request.gradients, xs)
+    wanted = tensors_of(module, request.gradients, xs)
     output = module(*xs)
     evaluated = output.detach().clone()
-    there, grads = _gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
+    there, grads = named_gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
     xs = [x.detach() for x in xs]
     with torch.no_grad():
         inferred = module(*xs).clone()
@@ -118,15 +111,15 @@ def eval_mode(module: torch.nn.Module, request: EvalMode, tensors: Tensors, devi
 def two_calls(module: torch.nn.Module, request: TwoCalls, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Outputs of two calls, read after the second: under no_grad, then with gradients; then the gradients of the first and of
     the second, taken after both calls. The answer says which there are."""
-    sets, grad_outputs = _sets(request, tensors, device)
+    sets, grad_outputs = sets_of(request, tensors, device)
     with torch.no_grad():
         outputs = [module(*xs) for xs in sets]
     if not grad_outputs:
         return Habit(), outputs
-    wanted = [_wanted(module, request.gradients, xs) for xs in sets]
+    wanted = [tensors_of(module, request.gradients, xs) for xs in sets]
     outputs += [module(*xs) for xs in sets]
     (first, of_first), (second, of_second) = (
-        _gradients(request.gradients, ones, output, grad_output)
+        named_gradients(request.gradients, ones, output, grad_output)
         for output, grad_output, ones in zip(outputs[2:], grad_outputs, wanted, strict=True))
     return Habit(first=first, second=second), [*(o.detach() for o in outputs), *of_first, *of_second]
 
@@ -134,7 +127,7 @@ def two_calls(module: torch.nn.Module, request: TwoCalls, tensors: Tensors, devi
 def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """The gradients of each choice of tensors, if only these need a gradient. Not all choices are tried if each one is compiled
     again."""
-    (xs,), (grad_output,) = _sets(request, tensors, device)
+    (xs,), (grad_output,) = sets_of(request, tensors, device)
     choices: list[tuple[str, ...]] = []
     results: Tensors = []
     begin = _monotonic()
@@ -143,7 +136,7 @@ def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Ten
             break
         inputs = [x.detach() for x in xs]
         with _only(module, names):
-            there, grads = _gradients(names, _wanted(module, names, inputs), module(*inputs), grad_output)
+            there, grads = named_gradients(names, tensors_of(module, names, inputs), module(*inputs), grad_output)
         choices.append(there)
         results += grads
     return Habit(choices=tuple(choices)), results
@@ -153,9 +146,9 @@ def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: T
     """What adds up in .grad: two backwards through one graph, the first of them after .eval(), then, in another thread, that of
     another call, whose output is changed in place. Each grad_output is multiplied by `factor`, and the sums are divided by it.
     """
-    (xs,), (grad_output,) = _sets(request, tensors, device)
+    (xs,), (grad_output,) = sets_of(request, tensors, device)
     grad_output = grad_output * request.factor
-    wanted = _wanted(module, request.gradients, xs)
+    wanted = tensors_of(module, request.gradients, xs)
     modes = [(one, one.training) for one in module.modules()]
     with _fresh_grads(module):
         output = module(*xs)
@@ -178,8 +171,8 @@ def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str
     grad_output, lies in memory in another way. "repeated": each sample of the batch is the first one, as a view without copies;
     then no gradients are taken. "grad summed": grad_output as y.sum() over the spatial dimensions gives it, and "grad summed
     over samples" the other dimensions. With `dense` these are copies instead."""
-    (xs,), grad_outputs = _sets(request, tensors, device)
-    wanted = _wanted(module, request.gradients, xs)
+    (xs,), grad_outputs = sets_of(request, tensors, device)
+    wanted = tensors_of(module, request.gradients, xs)
     names: list[tuple[str, ...]] = []
     results: Tensors = []
     for one in request.rounds:
@@ -195,7 +188,7 @@ def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str
             given = [laid_out(given[0], layout)]
         there, given = ([x.contiguous() for x in part] if request.dense else part for part in (there, given))
         output = module(*there)
-        there_are, grads = _gradients(request.gradients, wanted, output, given[0]) if given else ((), [])
+        there_are, grads = named_gradients(request.gradients, wanted, output, given[0]) if given else ((), [])
         names.append(there_are)
         results += [output.detach(), *grads]
     return Habit(choices=tuple(names)), results
@@ -206,7 +199,7 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
     place with a number of its own, unless it is the memory of an input or of the state. One output is an input of the next
     call, if it has the shape of the first input. Then an output, after its inputs have been overwritten. Then the output of one
     of many calls without gradients that later calls have changed most. These outputs are kept, up to some MB."""
-    (xs,), _ = _sets(request, tensors, device)
+    (xs,), _ = sets_of(request, tensors, device)
     first = module(*xs).detach().clone()
     farthest, lost, begin = torch.zeros_like(first), torch.zeros_like(first), _monotonic()
     others = {t.untyped_storage().data_ptr() for t in (*xs, *module.parameters(), *module.buffers())}
@@ -244,7 +237,7 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
     layout; the answer names the gradients of each."""
     count = len(tensors) - len(request.parameters)
     values = [v.to(device) for v in tensors[count:]]
-    (xs,), grad_outputs = _sets(request, tensors[:count], device)
+    (xs,), grad_outputs = sets_of(request, tensors[:count], device)
     # As an optimizer gets them.
     parameters: dict[str, torch.Tensor] = dict(zip(dict(module.named_parameters()), module.parameters(), strict=False))
     kept = [parameters[n].detach().clone() for n in request.parameters]
@@ -252,21 +245,21 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
     with torch.no_grad():
         module(*xs)
     try:
-        _overwrite(parameters, request.parameters, values)
+        overwrite(parameters, request.parameters, values)
         state = module.state_dict()
         saved = [state[n].detach().clone() for n in request.parameters]
-        wanted = _wanted(module, request.gradients, xs)
+        wanted = tensors_of(module, request.gradients, xs)
         output = module(*xs)
-        there, grads = _gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
+        there, grads = named_gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
         with torch.no_grad():
             plain = module(*xs).detach()
-        _overwrite(parameters, request.parameters, kept)
+        overwrite(parameters, request.parameters, kept)
         module(*xs)
         for name, value in zip(request.parameters, values, strict=True):
             parameters[name].data.copy_(value)
         unversioned = module(*xs).detach()
     finally:
-        _overwrite(parameters, request.parameters, kept)
+        overwrite(parameters, request.parameters, kept)
     results = [*saved, output.detach(), plain, *grads, unversioned]
     names = []
     with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):  # not of every module, a scripted one for example
@@ -280,75 +273,17 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
             # Also in the backward, in which a checkpoint calls the module again. torch.func.functional_call ends before it.
             with stateless._reparametrize_module(module, others, tie_weights=True):
                 output = module(*xs)
-                theirs, grads = _gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
+                theirs, grads = named_gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else (
+                    (), [])
             names.append(theirs)
             results += [output.detach(), *grads]
     return Habit(first=there, choices=tuple(names)), results
 
 
-def overwritten(module: torch.nn.Module, request: Overwritten, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The gradients, where the inputs, or the parameters, are changed in place between forward and backward. No answer where
-    autograd refuses."""
-    (xs,), (grad_output,) = _sets(request, tensors, device)
-    wanted = _wanted(module, request.gradients, xs)
-    output = module(*xs)
-    changed: Tensors = [*module.parameters()] if request.parameters else [x for x in xs if x.is_floating_point()]
-    kept = [x.detach().clone() for x in changed]
-    try:
-        with torch.no_grad():
-            for x in changed:
-                x.mul_(-2).add_(1)
-        there, grads = _gradients(request.gradients, wanted, output, grad_output)
-    finally:
-        _restore([*zip(changed, kept, strict=True)])
-    return Habit(first=there), grads
-
-
-def two_instances(module: torch.nn.Module, other: torch.nn.Module, request: TwoInstances, tensors: Tensors, device: str
-                  ) -> tuple[Habit, Tensors]:
-    """Of two modules, each with its inputs, the outputs after both calls, then the gradients of both."""
-    sets, grad_outputs = _sets(request, tensors, device)
-    both = (module, other)
-    wanted = [_wanted(one, request.gradients if grad_outputs else (), xs) for one, xs in zip(both, sets, strict=True)]
-    outputs = [one(*xs) for one, xs in zip(both, sets, strict=True)]
-    (first, of_first), (second, of_second) = (
-        _gradients(request.gradients, ones, *those) for ones, those in zip(wanted, zip(outputs, grad_outputs, strict=True),
-                                                                          strict=True)) if grad_outputs else 2 * [((), [])]
-    return Habit(first=first, second=second), [*(o.detach() for o in outputs), *of_first, *of_second]
-
-
-def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The weights are computed in each call: they are the parameters times a factor. The output without gradients for each
-    factor, then the gradients for the last one."""
-    (xs,), grad_outputs = _sets(request, tensors, device)
-    times = _Times()
-    owners = [(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in request.parameters]
-    results: Tensors = []
-    done: list[tuple[Any, str]] = []
-    try:
-        for owner, name in owners:
-            parametrize.register_parametrization(owner, name, times, unsafe=True)
-            done.append((owner, name))
-        with torch.no_grad():
-            for times.factor in request.factors:
-                results.append(module(*xs).clone())
-        if not grad_outputs:
-            return Habit(), results
-        original = {whole: owner.parametrizations[name].original
-                    for whole, (owner, name) in zip(request.parameters, done, strict=True)}
-        parameters = {**dict(module.named_parameters()), **original}
-        wanted = [xs[int(n[6:])].requires_grad_() if n.startswith("input ") else parameters[n] for n in request.gradients]
-        there, grads = _gradients(request.gradients, wanted, module(*xs), grad_outputs[0])
-        return Habit(first=there), [*results, *grads]
-    finally:
-        for owner, name in done:
-            parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
-
-
 def eval_alone(module: torch.nn.Module, request: EvalAlone, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """The output, then that with each of `parts` alone in eval mode; without any, each submodule in turn, for a limited time.
     Each call begins with the same buffers."""
-    (xs,), _ = _sets(request, tensors, device)
+    (xs,), _ = sets_of(request, tensors, device)
     there = dict(module.named_modules())
     parts = request.parts or tuple(n for n in there if n)
     kept = [(b, b.detach().clone()) for b in module.buffers()]
@@ -357,28 +292,14 @@ def eval_alone(module: torch.nn.Module, request: EvalAlone, tensors: Tensors, de
         if not request.parts and _monotonic() - begin > _MANY_S:
             break
         modes = [(one, one.training) for one in there[name].modules()]
-        _restore(kept)
+        restore(kept)
         there[name].eval()
         results.append(module(*xs).detach().clone())
         names.append(name)
         for one, training in modes:
             one.training = training
-    _restore(kept)
+    restore(kept)
     return Habit(first=tuple(names)), results
-
-
-def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The output of a deep copy, after the parameters of the original have become zero."""
-    (xs,), _ = _sets(request, tensors, device)
-    parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
-    kept = [p.detach().clone() for p in parameters.values()]
-    other = copy.deepcopy(module)
-    try:
-        _overwrite(parameters, list(parameters), [torch.zeros_like(v) for v in kept])
-        output = other(*xs).detach().clone()
-    finally:
-        _overwrite(parameters, list(parameters), kept)
-    return Habit(), [output]
 
 
 def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: str, before: Settings
@@ -399,7 +320,7 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     drawn = random_states(device)
     other_random_states(device)
     if grad_outputs:
-        _gradients(request.gradients, _wanted(module, request.gradients, xs), module(*xs), grad_outputs[0])
+        named_gradients(request.gradients, tensors_of(module, request.gradients, xs), module(*xs), grad_outputs[0])
     else:
         module(*xs)
     seeds = tuple(sorted(one.split()[0] for one in {*drawn} & {*random_states(device)}))
@@ -412,47 +333,21 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
         *state.values(), *grad_outputs]
 
 
-HABITS = (no_grad, threads, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, overwritten,
-          parametrized, eval_alone, copied)
+HABITS = (no_grad, threads, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, eval_alone)
 
 
-class _Times(torch.nn.Module):
-    """A parametrization. Without gradients a result lies where an earlier one lay that nobody has kept, as it may by chance."""
-
-    factor = 1.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.places: list[torch.Tensor] = []
-
-    def forward(self, parameter: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled():
-            return parameter * self.factor
-        place = next((p for p in self.places if (p.shape, p.dtype) == (parameter.shape, parameter.dtype) and _alone(p)), None)
-        if place is None:
-            place = torch.empty_like(parameter)
-            self.places.append(place)
-        place.copy_(parameter * self.factor)
-        return place.data   # as a new tensor, of version 0
-
-
-def _alone(tensor: torch.Tensor) -> bool:
-    """Whether no other tensor has this memory."""
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == _ALONE
-
-
-def _sets(request: DailyUse, tensors: Tensors, device: str) -> tuple[list[Tensors], Tensors]:
+def sets_of(request: DailyUse, tensors: Tensors, device: str) -> tuple[list[Tensors], Tensors]:
     size, count = request.inputs, request.sets
     there = [t.to(device).clone() for t in tensors]
     return [there[i * size:(i + 1) * size] for i in range(count)], there[size * count:]
 
 
-def _wanted(module: torch.nn.Module, names: Sequence[str], xs: Tensors) -> Tensors:
+def tensors_of(module: torch.nn.Module, names: Sequence[str], xs: Tensors) -> Tensors:
     parameters = dict(module.named_parameters())
     return [xs[int(n[6:])].requires_grad_() if n.startswith("input ") else parameters[n] for n in names]
 
 
-def _gradients(names: Sequence[str], wanted: Tensors, output: torch.Tensor, grad_output: torch.Tensor
+def named_gradients(names: Sequence[str], wanted: Tensors, output: torch.Tensor, grad_output: torch.Tensor
                ) -> tuple[tuple[str, ...], Tensors]:
     """Of those that there are, names and values."""
     if not output.requires_grad:
@@ -489,12 +384,12 @@ def _fresh_grads(module: torch.nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _overwrite(parameters: dict[str, torch.Tensor], names: Sequence[str], values: Tensors) -> None:
+def overwrite(parameters: dict[str, torch.Tensor], names: Sequence[str], values: Tensors) -> None:
     for name, value in zip(names, values, strict=True):
         parameters[name].copy_(value)
 
 
 @torch.no_grad()
-def _restore(kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def restore(kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     for buffer, value in kept:
         buffer.copy_(value)

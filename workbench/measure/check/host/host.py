@@ -46,7 +46,7 @@ from ..foreign.replies import (
 from ..foreign.requests import OfModule, Request
 from ..foreign.window import Window, give_back, opened
 from ..foreign.wire import Tensors, pack, receive_blocking
-from . import calls, habits, load
+from . import calls, habits, load, networks
 from .module import (
     Settings,
     arguments_of,
@@ -63,7 +63,7 @@ FILE = "<model file>"
 _monotonic = time.monotonic  # taken before a foreign file may put another clock in its place
 _MOST_MESSAGE = 200_000  # a compiler's whole log may be in it
 _CALLS: dict[str, Callable[..., Any]] = {function.__name__: function for function in (
-    calls.call, calls.reach, *habits.HABITS, *calls.ON_GPU)}   # by the operation's name
+    calls.call, calls.reach, *habits.HABITS, *networks.OF_NETWORKS, *calls.ON_GPU)}   # by the operation's name
 _CALLED = re.compile(r"([\w.]{1,200})\(\) (?:missing|takes|got) ")
 _BACKWARD = re.compile(r"[Ff]unction (\w{1,200})Backward returned an (?:incorrect|invalid)")
 _TRITON = re.compile(r"at \d{1,6}:\d{1,6}:\n(?:.*\n){0,200}?(.*)\n *\^")  # the line above the mark
@@ -178,7 +178,7 @@ class Host:
         return replace(found, idle=self.loaded.idle), results
 
     def two_instances(self, request: requests.TwoInstances, tensors: Tensors) -> tuple[Habit, Tensors]:
-        found = habits.two_instances(self.modules[request.module], self.modules[request.other], request, tensors, self.device)
+        found = networks.two_instances(self.modules[request.module], self.modules[request.other], request, tensors, self.device)
         self.loaded.raise_what_cuda_says()
         return found
 
