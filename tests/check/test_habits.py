@@ -58,9 +58,15 @@ def _asking(right: str, against: str, tmp_path_factory: pytest.TempPathFactory) 
 # All that can be asked in one process: what changes the settings of torch is asked by the self-test.
 OF_DAILY_USE = [a for a in attacks() if a.reference == "mlp" and a.question in habits.ASKED and a.question != "settings"]
 ALONE = {"no_grad", "eval_mode", "second_backward", "views", "copied", "strides"}   # these questions fail without another one
+# What each shows is shown by another one as well, at another call.
+LONG = {"new_parameters_when_loaded", "keeps_the_memory_of_its_weight"}
 
 
-@pytest.mark.parametrize("attack", OF_DAILY_USE, ids=lambda attack: attack.name)
+def _marked(found: list[Attack]) -> list[object]:
+    return [pytest.param(a, id=a.name, marks=[pytest.mark.long] * (a.name in LONG)) for a in found]
+
+
+@pytest.mark.parametrize("attack", _marked(OF_DAILY_USE))
 def test_what_is_wrong_in_one_way_of_calling_fails_that_question(ask, attack: Attack) -> None:
     questions = ask(modules()[attack.name])
     wrong = {q.key: q for q in questions.values() if q.answer is not Answer.PASSED}
@@ -75,7 +81,7 @@ OF_A_LAYER = [a for a in attacks() if a.reference == "layer_2d" and a.question i
                                                                                    "parameters")]
 
 
-@pytest.mark.parametrize("attack", OF_A_LAYER, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", _marked(OF_A_LAYER))
 def test_a_layer_that_is_wrong_in_one_way_of_calling_fails_that_question(ask_layer, attack: Attack) -> None:
     questions = ask_layer(modules()[attack.name], attack.question)
     wrong = [q for q in questions.values() if q.answer is Answer.FAILED]
@@ -130,9 +136,12 @@ def test_what_is_wrong_with_a_layer_in_a_network_fails_that_question_alone(check
 
 @pytest.mark.parametrize(("name", "key", "words"), [
     ("takes_more_channels", "refuses", "It returns a Tensor for an input with 6 channels."),
+    ("loads_any_names", "state_dict", "It loads a state with linear.weight_of_another and without linear.weight."),
+    ("bias_of_its_constructor", "later_bias", "With a bias that was set later: "),
+    pytest.param("resets_once", "resets", "reset_parameters() gives other values of bias, weight.", marks=pytest.mark.long),
     pytest.param("patches_linear", "settings", "It changes torch.nn.Linear.forward.", marks=pytest.mark.long)])
 def test_what_right_code_does_not_notice_is_a_warning(checked, name: str, key: str, words: str) -> None:
-    report = checked(modules()[name], reference=reference("layer_1d"))
+    report = checked(modules()[name], reference=reference(next(a.reference for a in attacks() if a.name == name)))
     assert failed(report) == {} and report.question(key).answer is Answer.WARNED and words in report.question(key).seen
 
 

@@ -54,18 +54,20 @@ ASKED = {  # in daily use
     "buffers": "Changes its buffers as the reference does?", "two_calls": "Right while two outputs are in use?",
     "some_gradients": "Right when only some gradients are wanted?", "second_backward": "Right for a second backward?",
     "views": "Right for views, as inputs and as grad_output?",
+    "in_training": "Right in a training loop?",
     "overwritten": "Right when input or parameters change before the backward?",
     "parameters": "Right when its parameters have changed?",
     "copied": "Right as a deep copy?", "left_alone": "Leaves its state, grad_output and seeds alone?",
     "settings": "Leaves torch's settings alone?", "strides": "Lies in memory as the reference's output?",
-    "kernels_ran": "Does its CUDA code run here?",
-    "refuses": "Raises for too many channels?"}
-KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "kernels_ran", "refuses"))  # of these there may be none
+    "kernels_ran": "Does its CUDA code run here?", "resets": "Draws anew in reset_parameters()?",
+    "refuses": "Raises for too many channels?", "later_bias": "Uses a bias that it gets later?"}
+KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "kernels_ran", "resets", "refuses", "later_bias"))
 OF_DAILY_USE = {
     "no_grad": "Compute the same values with and without gradient recording.",
     "threads": "Allocate temporary tensors in each call. Do not keep them in self or in static variables.",
     "eval_mode": "Do the same as the reference if self.training is False.",
     "two_calls": "Allocate a new output in each call. Save tensors for backward in ctx, not in self.",
+    "in_training": "Keep nothing between calls, also if one raises an exception. Do not change gradients.",
     "some_gradients": "Test ctx.needs_input_grad for each input separately.",
     "second_backward": "Save tensors with ctx.save_for_backward, and let autograd add up the gradients.",
     "views": "Read inputs and grad_output by their strides and storage offset, or take .contiguous() first.",
@@ -73,6 +75,8 @@ OF_DAILY_USE = {
     "parameters": "Read the parameters in each call. Do not keep a copy of them.",
     "refuses": "Compare the number of channels of the input with in_channels, and raise an exception.",
     "copied": "Keep tensors in parameters and buffers.",
+    "resets": "Draw all parameters of the module in each call of reset_parameters().",
+    "later_bias": "Test in each call whether self.bias is None.",
     "left_alone": "Do not write to parameters, buffers or grad_output. Draw random numbers from a generator of your own.",
     "settings": "Do not change what belongs to the whole process, or restore it.",
     "strides": "Return a contiguous output, as the reference does, if other code reads its memory.",

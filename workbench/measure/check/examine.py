@@ -115,7 +115,7 @@ class Examination:
         if self.first_wrong is not None and self.given.setting.layer is not None:
             shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
         elif self.given.setting.layer is not None and not broken and not self.trial.candidate.given_up:
-            self.questions += networks.refuses(self.trial, small, given.state)
+            self.questions += [*networks.later_bias(self.trial, small), *networks.refuses(self.trial, small, given.state)]
 
     def _at_the_given_size(self) -> Outcome:
         """Ask at the given size. Raises `BadRequest` if the reference gives no truth there."""
@@ -196,9 +196,10 @@ class Examination:
                                                  "Keep the reference's parameter names and shapes."))
             elif wrong := networks.state_inside(self.trial, how, (names, theirs)):
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}", "Do not override state_dict."))
+            elif warned := networks.any_names(self.trial, how, (names, theirs), _ASKED["state_dict"]):
+                self.questions += warned
             else:
-                self._pass("state_dict", f"Yes: {len(names)} tensor{'' if len(names) == 1 else 's'}." if names else
-                           "Yes: there are no parameters.")
+                self._pass("state_dict", f"Yes, {len(names)} tensor{'s' * (len(names) != 1)}.")
         except (Raised, Ended) as error:
             self.trial.loads_state = False
             self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {_said(error)}",
@@ -210,9 +211,8 @@ class Examination:
             else:
                 self._pass("same_draw", "Yes: equal bits under each of two seeds." if names else "There are no parameters.")
         elif len(theirs) == len(ours):
-            name = names[equal.index(False)]
-            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. Under the same seed {name} differs.",
-                                            "Draw the parameters as the reference does, in the same order."))
+            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. Under the same seed {names[equal.index(False)]} "
+                                            "differs.", "Draw the parameters as the reference does, in the same order."))
         else:
             self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. It draws {len(ours)} tensors, the reference "
                                             f"{len(theirs)}.", "Draw the parameters as the reference does."))

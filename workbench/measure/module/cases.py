@@ -12,7 +12,8 @@ from ..kernel.inputs import INTEGERS, NORMAL
 from ..pytorch.aten import channels_last
 
 _SMALL_SIZE = 12
-SUMMED = ("summed", "summed over samples")
+_OF_MEAN = -0.375
+OTHER_GRADS = ("summed", "summed over samples", "averaged")
 
 
 Arguments = dict[str, int | bool | tuple[int, ...]]   # of the constructor of a transposed convolution
@@ -74,11 +75,13 @@ def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     return tensor
 
 
-def summed(grad_output: torch.Tensor, how: str) -> torch.Tensor:
-    """A grad_output of these values as a sum of the output over some dimensions gives it: they have stride 0. `how`: one of
-    `SUMMED`."""
+def other_grad(grad_output: torch.Tensor, how: str) -> torch.Tensor:
+    """A grad_output of other values. `how`: one of `OTHER_GRADS`. The first two have stride 0, as from a sum of the output over
+    some dimensions. "averaged": that of a mean of all, one value that is not 1."""
+    if how == "averaged":
+        return grad_output.new_full((), _OF_MEAN).expand(grad_output.shape)
     first = min(2, grad_output.dim() - 1)   # spatial dimension
-    chosen = [(d >= first) == (how == SUMMED[0]) for d in range(grad_output.dim())]
+    chosen = [(d >= first) == (how == "summed") for d in range(grad_output.dim())]
     return grad_output[tuple(slice(0, 1) if one else slice(None) for one in chosen)].expand(grad_output.shape)
 
 

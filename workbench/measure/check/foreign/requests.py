@@ -7,7 +7,6 @@ request follow its line, in the order that the function of `host` says.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,10 +38,9 @@ from .replies import (
     Waits,
     Way,
 )
-from .wire import DTYPES, Kind, NotTheProtocol
+from .wire import DTYPES, Kind, NotTheProtocol, count, differentiable, within
 
 R_co = TypeVar("R_co", covariant=True)
-_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class Request(Generic[R_co]):
@@ -57,7 +55,7 @@ class Request(Generic[R_co]):
         try:
             if header.keys() == {"raised"}:
                 told = typed.read(Told, header["raised"])
-                _count(kinds, 0)
+                count(kinds, 0)
                 return told
             answer: R_co = typed.read(self.answer, header)
         except typed.Misfit as error:
@@ -67,7 +65,7 @@ class Request(Generic[R_co]):
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Any, kinds: list[Kind]) -> None:
         """Most answers have no tensors."""
-        _count(kinds, 0)
+        count(kinds, 0)
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class Make(Request[Made]):
     draws: int = 0
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Made, kinds: list[Kind]) -> None:
-        _count(kinds, len(answer.names))
+        count(kinds, len(answer.names))
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ class LoadState(Request[StateLoaded]):
     inside: bool = False
 
     def fits(self, sent: Sequence[torch.Tensor], answer: StateLoaded, kinds: list[Kind]) -> None:
-        _count(kinds, len(answer.names))
+        count(kinds, len(answer.names))
 
 
 @dataclass(frozen=True)
@@ -177,15 +175,15 @@ class Call(OfModule[Output | NoTensor]):
         if isinstance(answer, NoTensor) is (answer.type == "Tensor"):
             raise NotTheProtocol("the answer to call has a wrong value in the field type")
         if isinstance(answer, NoTensor):
-            _count(kinds, 0)
+            count(kinds, 0)
             return
         inputs = [(x.dtype, tuple(x.shape)) for x in sent[:self.inputs]] if self.echo else []
-        _count(kinds, 1 + len(inputs) + _gradients(self.gradients, answer))
+        count(kinds, 1 + len(inputs) + _gradients(self.gradients, answer))
         if (DTYPES.get(answer.dtype), answer.shape) != kinds[0]:
             raise NotTheProtocol("an output whose shape or dtype differs from its description")
         if kinds[1:1 + len(inputs)] != inputs:
             raise NotTheProtocol("an input that came back with another shape or dtype")
-        _differentiable(kinds[1 + len(inputs):])
+        differentiable(kinds[1 + len(inputs):])
 
 
 @dataclass(frozen=True)
@@ -202,8 +200,8 @@ class Reach(OfModule[Output]):
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Output, kinds: list[Kind]) -> None:
         """How far each gradient moves, element by element, and then as a norm."""
-        _count(kinds, 2 * _gradients(self.gradients, answer))
-        _differentiable(kinds)
+        count(kinds, 2 * _gradients(self.gradients, answer))
+        differentiable(kinds)
 
 
 @dataclass(frozen=True)
@@ -277,6 +275,15 @@ class Stepped(DailyUse):
 
 
 @dataclass(frozen=True)
+class AsTrained(DailyUse):
+    """`parameters`: as in `Stepped`. `rounds`: names of functions of `host.networks`."""
+
+    op = "as_trained"
+    parameters: tuple[str, ...] = ()
+    rounds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Overwritten(DailyUse):
     op = "overwritten"
     parameters: bool = False   # these are overwritten, and not the inputs
@@ -317,7 +324,7 @@ class AskLeft(OfModule[Left]):
     gradients: tuple[str, ...] = ()
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Left, kinds: list[Kind]) -> None:
-        _count(kinds, len(answer.state) + (len(sent) > self.inputs))
+        count(kinds, len(answer.state) + (len(sent) > self.inputs))
 
 
 class OnGpu(OfModule[R_co]):
@@ -326,7 +333,7 @@ class OnGpu(OfModule[R_co]):
     outputs: ClassVar[int] = 0
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Any, kinds: list[Kind]) -> None:
-        _count(kinds, self.outputs)
+        count(kinds, self.outputs)
 
 
 class SideStream(OnGpu[Nothing]):
@@ -422,10 +429,10 @@ class PrepareWay(Request[Way | NoWay]):
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Way | NoWay, kinds: list[Kind]) -> None:
         """The strides of results in a slot, by which the judge reads them. Another order takes the same space."""
-        _count(kinds, 0)
+        count(kinds, 0)
         if isinstance(answer, Way) and answer.strides is not None:
             shapes = [kind.shape for kind in answer.kinds]
-            if len(answer.strides) != len(shapes) or not all(map(_within, shapes, answer.strides)):
+            if len(answer.strides) != len(shapes) or not all(map(within, shapes, answer.strides)):
                 raise NotTheProtocol("strides of other results")
 
 
@@ -454,8 +461,8 @@ class Run(Request[Done]):
 
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
     Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, Threads, EvalMode, TwoCalls, SomeGradients,
-    SecondBackward, Views, Aliases, Stepped, Overwritten, TwoInstances, Parametrized, EvalAlone, Copied, AskLeft, SideStream,
-    Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare, PrepareWay, DropWays, Run)}
+    SecondBackward, Views, Aliases, Stepped, AsTrained, Overwritten, TwoInstances, Parametrized, EvalAlone, Copied, AskLeft,
+    SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare, PrepareWay, DropWays, Run)}
 
 
 def read(header: dict[str, Any]) -> Request[Any]:
@@ -471,11 +478,6 @@ def read(header: dict[str, Any]) -> Request[Any]:
         raise ValueError(f"The request {name!r} cannot be read: {error}.") from error
 
 
-def _count(kinds: list[Kind], wanted: int) -> None:
-    if len(kinds) != wanted:
-        raise NotTheProtocol(f"{len(kinds)} tensors where {wanted} were asked for")
-
-
 def _not_too_many(kinds: list[Kind]) -> None:
     if len(kinds) > MOST_ITEMS:
         raise NotTheProtocol(f"{len(kinds)} tensors")
@@ -487,13 +489,3 @@ def _gradients(names: tuple[str, ...], answer: Output) -> int:
     if found and (len(found) != len(names) or any(f not in (None, n) for f, n in zip(found, names, strict=True))):
         raise NotTheProtocol("gradients that were not asked for")
     return sum(f is not None for f in found)
-
-
-def _differentiable(kinds: list[Kind]) -> None:
-    if any(dtype not in _FLOATS for dtype, _ in kinds):
-        raise NotTheProtocol("a gradient that is not floating point")
-
-
-def _within(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    farthest = sum((n - 1) * s for n, s in zip(shape, strides, strict=False))
-    return len(shape) == len(strides) and (0 in shape or farthest < math.prod(shape))

@@ -20,6 +20,7 @@ MOST_HEADER_BYTES = 4 << 20
 # All dtypes of messages. PyTorch knows other names (quint8, bits8), but ends the process when one is used.
 DTYPES = {name: getattr(torch, name) for name in (
     "float64", "float32", "float16", "bfloat16", "complex128", "complex64", "int64", "int32", "int16", "int8", "uint8", "bool")}
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _MOST_DIMS, _MOST_ELEMENTS = 32, 1 << 48
 _MOST_TENSORS = 1 << 16
 _POLL_S = 0.1
@@ -161,6 +162,21 @@ class Line:
             if ready[0] or ready[1]:
                 return
             self._watch()
+
+
+def count(kinds: list[Kind], wanted: int) -> None:
+    if len(kinds) != wanted:
+        raise NotTheProtocol(f"{len(kinds)} tensors where {wanted} were asked for")
+
+
+def differentiable(kinds: list[Kind]) -> None:
+    if any(dtype not in _FLOATS for dtype, _ in kinds):
+        raise NotTheProtocol("a gradient that is not floating point")
+
+
+def within(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    farthest = sum((n - 1) * s for n, s in zip(shape, strides, strict=False))
+    return len(shape) == len(strides) and (0 in shape or farthest < prod(shape))
 
 
 def _name(dtype: torch.dtype) -> str:

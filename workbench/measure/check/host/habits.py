@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch.nn.utils import stateless
 
-from ...module.cases import SUMMED, laid_out, summed
+from ...module.cases import OTHER_GRADS, laid_out, other_grad
 from ..foreign.replies import Habit, Left
 from ..foreign.requests import (
     Aliases,
@@ -169,8 +169,8 @@ def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: T
 def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """A call for each of `rounds`: its output, then its gradients; the answer names these. In a round each input, or
     grad_output, lies in memory in another way. "repeated": each sample of the batch is the first one, as a view without copies;
-    then no gradients are taken. "grad summed": grad_output as y.sum() over the spatial dimensions gives it, and "grad summed
-    over samples" the other dimensions. With `dense` these are copies instead."""
+    then no gradients are taken. "grad summed" and the like have other values, see `other_grad`. With `dense` these are copies
+    instead."""
     (xs,), grad_outputs = sets_of(request, tensors, device)
     wanted = tensors_of(module, request.gradients, xs)
     names: list[tuple[str, ...]] = []
@@ -182,8 +182,8 @@ def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str
             there, given = [x.detach()[:1].expand(x.shape) if x.dim() and len(x) else x.detach() for x in xs], []
         elif not of_grad:
             there = [laid_out(x, "reversed" if place % 2 and one == "part_of_batch" else one) for place, x in enumerate(xs)]
-        elif layout in SUMMED:
-            given = [summed(given[0], layout)]
+        elif layout in OTHER_GRADS:
+            given = [other_grad(given[0], layout)]
         else:
             given = [laid_out(given[0], layout)]
         there, given = ([x.contiguous() for x in part] if request.dense else part for part in (there, given))
@@ -326,14 +326,51 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     seeds = tuple(sorted(one.split()[0] for one in {*drawn} & {*random_states(device)}))
     state = {n: v.detach().clone() for n, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
     frozen = tuple(n for n, p in module.named_parameters() if trainable.get(n, p.requires_grad) != p.requires_grad)
+    thawed = tuple(n for n in _thawed(module, trainable) if n not in frozen)
     changed = tuple(n for n, one in module.named_modules() if modes.get(n, one.training) != one.training)
     strides = tuple(output.stride()) if isinstance(output, torch.Tensor) else ()
     draws = not {*drawn_before} <= {*drawn}
-    return Left(tuple(state), frozen, changed, draws, seeds, bool(ran), strides, changed_settings(before)), [
-        *state.values(), *grad_outputs]
+    return Left(tuple(state), (*frozen, *thawed), changed, draws, seeds, bool(ran), strides, changed_settings(before),
+                resets=_drawn_otherwise(module)), [*state.values(), *grad_outputs]
 
 
 HABITS = (no_grad, threads, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, eval_alone)
+
+
+def _thawed(module: torch.nn.Module, trainable: dict[str, bool]) -> Iterator[str]:
+    """Parameters whose requires_grad .eval() and .train() change, of which some are frozen."""
+    modes = [(one, one.training) for one in module.modules()]
+    there = {n: p for n, p in module.named_parameters() if p.is_floating_point()}
+    for wanted in (False, True):
+        for p in there.values():
+            p.requires_grad_(wanted)
+        module.eval()
+        module.train()
+        yield from (n for n, p in module.named_parameters() if n in there and p.requires_grad != wanted)
+    for n, p in there.items():
+        p.requires_grad_(trainable.get(n, True))
+    for one, training in modes:
+        one.training = training
+
+
+def _drawn_otherwise(module: torch.nn.Module) -> tuple[str, ...]:
+    """Parameters that reset_parameters() of their part does not draw anew when it is called again under the same seed."""
+    parameters = {n: p for n, p in module.named_parameters()
+                  if callable(getattr(module.get_submodule(n.rpartition(".")[0]), "reset_parameters", None))}
+    kept = [(one, one.detach().clone()) for one in (*module.parameters(), *module.buffers())]
+    drawn: list[Tensors] = []
+    with contextlib.suppress(Exception):   # foreign code
+        for _ in range(2):
+            torch.manual_seed(len(kept))
+            for one in module.modules():
+                if callable(reset := getattr(one, "reset_parameters", None)):
+                    reset()
+            drawn.append([p.detach().clone() for p in parameters.values()])
+            with torch.no_grad():
+                for p in parameters.values():
+                    p.add_(1)
+    restore(kept)
+    return tuple(n for n, *both in zip(parameters, *drawn, strict=True) if not torch.equal(*both)) if len(drawn) == 2 else ()
 
 
 def sets_of(request: DailyUse, tensors: Tensors, device: str) -> tuple[list[Tensors], Tensors]:

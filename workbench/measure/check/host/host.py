@@ -14,8 +14,10 @@ import linecache
 import math
 import os
 import re
+import sys
 import time
 import traceback
+import types
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -104,7 +106,9 @@ class Host:
             torch.ones(1, device=self.device)
         text = request.text
         linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
-        self.namespace = {"__name__": "model_file", "__file__": FILE}
+        file = types.ModuleType("model_file")   # as if it were imported: pickle looks for its classes there
+        sys.modules["model_file"], self.namespace = file, file.__dict__
+        self.namespace["__file__"] = FILE
         begin = _monotonic()
         self.loaded.install(emulate=request.emulate)
         self.settings = settings_now()

@@ -3,18 +3,53 @@ or computed parameters, after hooks and exceptions, saved and loaded. Tensors as
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.utils import parametrize
 
+from ...device import CHANNELS_LAST_LAYOUTS
+from ...module.cases import laid_out
 from ..foreign.replies import Habit
-from ..foreign.requests import Copied, Overwritten, Parametrized, TwoInstances
+from ..foreign.requests import AsTrained, Copied, Overwritten, Parametrized, TwoInstances
 from ..foreign.wire import Tensors
 from .habits import named_gradients, overwrite, restore, sets_of, tensors_of
 
 _ALONE = 2                     # users of the memory of one tensor: the tensor, and whoever counts
+_monotonic = time.monotonic    # taken before a foreign file may replace it
+_FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
+_LARGER = 2.0**13   # factor of a grad_output
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What a round of `as_trained` is given. `values`: the new ones of some parameters."""
+
+    module: torch.nn.Module
+    names: tuple[str, ...]
+    sets: list[Tensors]
+    grad_outputs: Tensors
+    values: dict[str, torch.Tensor]
+    device: str
+
+    def called(self, *, factor: float = 1.0, layout: str = "contiguous") -> tuple[tuple[str, ...], Tensors]:
+        """A call with the first inputs: the names of the gradients that there are; output and gradients."""
+        xs = [laid_out(x, layout).detach() for x in self.sets[0]]
+        if not self.grad_outputs:
+            return (), [self.module(*xs).detach()]
+        wanted = tensors_of(self.module, self.names, xs)
+        output = self.module(*xs)
+        there, grads = named_gradients(self.names, wanted, output, laid_out(self.grad_outputs[0], layout) * factor)
+        return there, [output.detach(), *(g / factor for g in grads)]
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return dict(self.module.named_parameters())
 
 
 def overwritten(module: torch.nn.Module, request: Overwritten, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -77,20 +112,191 @@ def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensor
 
 
 def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The output of a deep copy, after the parameters of the original have become zero."""
+    """The outputs of a deep copy, and of what torch.save and torch.load give, after the parameters of the original have become
+    zero. The second one is missing if the module cannot be saved: a handle of an extension cannot."""
     (xs,), _ = sets_of(request, tensors, device)
     parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
     kept = [p.detach().clone() for p in parameters.values()]
-    other = copy.deepcopy(module)
+    others = [copy.deepcopy(module)]
+    with contextlib.suppress(Exception):   # foreign code
+        others.append(_saved(module))
     try:
         overwrite(parameters, list(parameters), [torch.zeros_like(v) for v in kept])
-        output = other(*xs).detach().clone()
+        outputs = [other(*xs).detach().clone() for other in others]
     finally:
         overwrite(parameters, list(parameters), kept)
-    return Habit(), [output]
+    return Habit(), outputs
 
 
-OF_NETWORKS = (overwritten, parametrized, copied)
+def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """A call for each of `rounds`, after what a training loop does: its output, then its gradients, whose names the answer
+    has. The new values of `parameters` are the last tensors. Before the next round the module is as it was. `buffers` of the
+    answer: "a hook" if a backward hook ran."""
+    count = len(tensors) - len(request.parameters)
+    values = dict(zip(request.parameters, (v.to(device) for v in tensors[count:]), strict=True))
+    names: list[tuple[str, ...]] = []
+    results: Tensors = []
+    ran: tuple[str, ...] = ()
+    for one in request.rounds:
+        with _as_it_was(module):
+            there, found = _ROUNDS[one](_Round(module, request.gradients, *sets_of(request, tensors[:count], device), values,
+                                               device))
+        ran += tuple(n for n in there if n == _HOOK)
+        names.append(tuple(n for n in there if n != _HOOK))
+        results += found
+    return Habit(buffers=ran, choices=tuple(names)), results
+
+
+@torch.no_grad()
+def _moved(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """An optimizer has the parameters. Then the module is converted and back, and a state is loaded; then the optimizer
+    changes its parameters."""
+    kept, dtype = this.parameters(), next(iter(this.values.values())).dtype
+    with contextlib.suppress(RuntimeError, TypeError, NotImplementedError, ValueError):   # of a file for one dtype
+        this.module.to(torch.float64)
+    this.module.to(device=this.device, dtype=dtype)
+    this.module.load_state_dict({n: v.detach().clone() if isinstance(v, torch.Tensor) else v
+                                 for n, v in this.module.state_dict().items()})
+    overwrite(kept, [*this.values], [*this.values.values()])
+    return (), [this.module(*this.sets[0])]
+
+
+@torch.no_grad()
+def _averaged(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """New values are written into what state_dict() gives, as a moving average is."""
+    overwrite(this.module.state_dict(), [*this.values], [*this.values.values()])
+    return (), [this.module(*this.sets[0])]
+
+
+def _flat(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """All parameters become parts of one buffer, at addresses that are no multiples of 16 bytes. Then they change."""
+    there = this.parameters()
+    parts = [there[n] for n in this.values]
+    whole = torch.cat([parts[0].detach().new_ones(1), *(p.detach().reshape(-1) for p in parts)])
+    for p, part in zip(parts, whole[1:].split([p.numel() for p in parts]), strict=True):
+        p.data = part.view(p.shape)
+    overwrite(there, [*this.values], [*this.values.values()])
+    return this.called()
+
+
+def _channels_last(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """The whole module, its inputs and grad_output lie in channels_last. Then the parameters change."""
+    dims = max((v.dim() for v in this.values.values()), default=0)
+    this.module.to(memory_format=CHANNELS_LAST_LAYOUTS[dims])  # type: ignore[call-overload]  # its stub lacks memory_format
+    overwrite(this.parameters(), [*this.values], [*this.values.values()])
+    return this.called(layout="channels_last")
+
+
+@torch.no_grad()
+def _changed_in_eval(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """The parameters change after a call in eval mode."""
+    this.module.eval()
+    this.module(*this.sets[0])
+    overwrite(this.parameters(), [*this.values], [*this.values.values()])
+    return (), [this.module(*this.sets[0])]
+
+
+def _with_hooks(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """A backward hook of the module."""
+    ran: list[bool] = []
+    hook = this.module.register_full_backward_hook(lambda *_: ran.append(True))
+    try:
+        there, found = this.called()
+    finally:
+        hook.remove()
+    return (*there, *[_HOOK][:len(ran)]), found
+
+
+def _after_a_call_without(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """A call with None raises an exception."""
+    with contextlib.suppress(Exception):   # foreign code
+        this.module(*[None] * len(this.sets[0]))
+    return this.called()
+
+
+def _after_a_backward(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """A backward that raises an exception."""
+    xs = [x.detach().clone() for x in this.sets[0]]
+    wanted = tensors_of(this.module, this.names, xs)
+    hook = wanted[0].register_hook(_raises)
+    try:
+        with contextlib.suppress(Exception):   # foreign code
+            named_gradients(this.names, wanted, this.module(*xs), this.grad_outputs[0])
+    finally:
+        hook.remove()
+    return this.called()
+
+
+@torch.no_grad()
+def _rewritten(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """The input is the second one, then the first one is written into its memory, as NumPy does: it has no new version."""
+    first, second = this.sets
+    this.module(*second)
+    for x, value in zip(second, first, strict=True):
+        x.data.copy_(value)
+    return (), [this.module(*second)]
+
+
+def _many_forwards(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """Other forwards, before the backward of the first one."""
+    xs, others = this.sets
+    wanted, begin = tensors_of(this.module, this.names, xs), _monotonic()
+    output = this.module(*xs)
+    kept: Tensors = []
+    for x in others:
+        x.requires_grad_(x.is_floating_point())
+    while len(kept) < _FORWARDS and (len(kept) < 2 or _monotonic() - begin < _FORWARDS_S):
+        kept.append(this.module(*others))
+    there, grads = named_gradients(this.names, wanted, output, this.grad_outputs[0]) if this.grad_outputs else ((), [])
+    return there, [output.detach(), *grads]
+
+
+def _biased(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """A layer without a bias gets one."""
+    (name, value), = this.values.items()
+    owner: Any = this.module.get_submodule(name.rpartition(".")[0])
+    owner.bias = torch.nn.Parameter(value)
+    try:
+        return this.called()
+    finally:
+        owner.bias = None
+
+
+OF_NETWORKS = (overwritten, parametrized, as_trained, copied)
+_HOOK = "a hook"
+_ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
+    "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed_in_eval,
+    "hooks": _with_hooks, "without": _after_a_call_without, "backward": _after_a_backward, "rewritten": _rewritten,
+    "many": _many_forwards, "biased": _biased, "larger": lambda this: this.called(factor=_LARGER)}
+
+
+@contextlib.contextmanager
+def _as_it_was(module: torch.nn.Module) -> Iterator[None]:
+    """Afterwards parameters have their memory and values, buffers their values, and all parts their modes."""
+    parameters = [(p, p.data) for p in module.parameters()]
+    kept = [(p, p.detach().clone()) for p in module.parameters()]
+    buffers = {n: b.detach().clone() for n, b in module.named_buffers()}   # .to() makes new objects
+    modes = [(one, one.training) for one in module.modules()]
+    try:
+        yield
+    finally:
+        for p, memory in parameters:
+            p.data = memory
+        restore([*kept, *((b, buffers[n]) for n, b in module.named_buffers() if n in buffers)])
+        for one, training in modes:
+            one.training = training
+
+
+def _saved(module: torch.nn.Module) -> torch.nn.Module:
+    memory = io.BytesIO()
+    torch.save(module, memory)
+    memory.seek(0)
+    loaded: torch.nn.Module = torch.load(memory, weights_only=False)
+    return loaded
+
+
+def _raises(*_: object) -> None:
+    raise ArithmeticError
 
 
 class _Times(torch.nn.Module):

@@ -14,7 +14,7 @@ import torch
 from ....core.answers import Answer, Question
 from ....core.check_parts import Log
 from ....core.trial import Status
-from ...module.cases import SUMMED, summed
+from ...module.cases import OTHER_GRADS, other_grad
 from ..advice import ASKED, OF_DAILY_USE
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Habit
@@ -23,7 +23,7 @@ from ..trialrun import Outcome, Problem, TrialRun, problem_of, wide
 from . import magnitudes
 
 OTHER_COUNT = "It returns a different number of results."
-_OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters")   # asked of both
+_OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters", "in_training")   # asked of both
 _REPEATED = "repeated"
 _OF_INPUTS = {
     "part_of_batch": "For slices of larger tensors", "part_of_channels": "For some channels of a larger tensor",
@@ -34,9 +34,10 @@ _OF_GRADS = {
     "grad part_of_channels": "For a grad_output that is some channels of a larger tensor, as after torch.cat",
     "grad crop": "For a grad_output that is a crop of a larger tensor",
     "grad shifted": "For a grad_output that does not begin at a multiple of 16 bytes",
-    **dict(zip((f"grad {how}" for how in SUMMED), (
+    **dict(zip((f"grad {how}" for how in OTHER_GRADS), (
         "For the grad_output of a sum over the spatial dimensions, which is expanded (stride 0)",
-        "For the grad_output of a sum over samples and channels, which is expanded (stride 0)"), strict=True))}
+        "For the grad_output of a sum over samples and channels, which is expanded (stride 0)",
+        "For a grad_output that is one expanded value, as that of y.mean()"), strict=True))}
 
 
 class Not(Exception):
@@ -50,6 +51,7 @@ class Asking:
         self.trial, self.first = trial, first
         self.state = first.state if trial.loads_state else None
         self.right_without = True   # without gradients; an error there shows in every mode, and is reported once
+        self.failed: set[str] = set()   # keys of the questions so far
         self._collected: dict[tuple[str, int], dict[str, torch.Tensor]] | None = None  # while the reference is asked
         self._asks = (trial.candidate, self.state)
         self._again: Callable[[], object] = lambda: None   # the question, if the reference can be asked it as well
@@ -132,7 +134,7 @@ class Rounds:
         if self.trial.drawn is not None and any(self.trial.drawn.structures):
             rounds.remove(_REPEATED)   # of equal samples an input would not be what get_inputs() draws
         taken = self._one_by_one(rounds, lambda some: [self._of_reference(some, narrow=True)])
-        other = [n for n in taken if n == _REPEATED or n.removeprefix("grad ") in SUMMED]
+        other = [n for n in taken if n == _REPEATED or n.removeprefix("grad ") in OTHER_GRADS]
         truths = self._one_by_one(other, lambda some: [self._of_reference(some, narrow=narrow, dense=True)
                                                        for narrow in (False, True)])
         return {one: self._outcome(one, *truths[one]) if one in truths else self.first for one in taken
@@ -149,7 +151,7 @@ class Rounds:
             return replace(self.first, inputs=inputs, expected=truth, own=own, grad_output=None)
         scale = {n: float(v.double().square().mean().sqrt()) for n, v in self.first.expected.items() if v.numel()}
         return replace(self.first, expected={n: v for n, v in truth.items() if n in self.first.expected}, own=own,
-                       least_rms=scale, grad_output=summed(self.first.grad_output, one.removeprefix("grad ")).contiguous())
+                       least_rms=scale, grad_output=other_grad(self.first.grad_output, one.removeprefix("grad ")).contiguous())
 
     def _of_reference(self, rounds: Sequence[str], *, narrow: bool, dense: bool = False) -> dict[str, dict[str, torch.Tensor]]:
         """What the reference returns, in the given dtype or in float64. Raises `Raised`."""

@@ -62,11 +62,12 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
         return
     asker = _Habits(trial, first, second, other)
     for one in (asker.no_grad, asker.threads, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views,
-                asker.overwritten, asker.parameters, asker.copied, asker.eval_mode, asker.left):
+                asker.in_training, asker.overwritten, asker.parameters, asker.copied, asker.eval_mode, asker.left):
         if not trial.candidate.given_up:
             found = one()
             if one == asker.no_grad:
                 asker.right_without = found[0].answer is not Answer.FAILED
+            asker.failed |= {q.key for q in found if q.answer is Answer.FAILED}
             yield from found
 
 
@@ -240,8 +241,9 @@ class _Habits(OfNetworks):
                 _, results = self._asked(Copied, [self.first])
             except Raised as error:
                 raise Not(f"copy.deepcopy raises {error.sentence}.") from error
-            return self._compared([("A copy, after the original's parameters were set to zero", self.first,
-                                    {"output": results[0]})]) if len(results) == 1 else OTHER_COUNT
+            words = ("A copy, after the original's parameters were set to zero", "What torch.save and torch.load give")
+            return self._compared([(one, self.first, {"output": result}) for one, result in zip(words, results, strict=False)]
+                                  ) if len(results) in (1, 2) else OTHER_COUNT
         return [self._question("copied", wrong, "Yes.").as_warning()]
 
     def left(self) -> list[Question]:
@@ -291,6 +293,9 @@ class _Habits(OfNetworks):
             if ours.strides != theirs.strides and ours.strides:
                 differs = f"Its strides are {ours.strides}, the reference's are {theirs.strides}."
                 questions.append(self._question("strides", lambda: differs, "").as_warning())
+            if again := set(ours.resets) - set(theirs.resets):
+                differ = f"Called again under one seed, reset_parameters() gives other values of {', '.join(sorted(again))}."
+                questions.append(self._question("resets", lambda: differ, "").as_warning())
             if ours.idle and not self.trial.candidate.process.deaths:
                 idle = f"The CUDA code of {', '.join(ours.idle[:4])} launched nothing in this check. It is not judged."
                 questions.append(self._question("kernels_ran", lambda: (idle, Status.SKIPPED), "").as_warning())
@@ -343,11 +348,17 @@ class _Habits(OfNetworks):
                 n: self.trial.tangent(usual[place - 3], values[place]) for n, place in of_eval.items()
                 if n in self.first.expected} for key, values in (("expected", truth), ("own", own))})
             return self._compared([(_MODES[0], about, dict(zip(facts.first, results[3:start], strict=True)))]) or \
-                self._parts_in_eval()
+                self._parts_in_eval() or self._eval_of_changed()
         found = [self._question("eval_mode", wrong, "Yes: the same as the reference in both modes.")]
         if buffers and found[0].answer is not Answer.SKIPPED and self.trial.loads_state:
             found.append(self._of_buffers(buffers, left))
         return found
+
+    def _eval_of_changed(self) -> str:
+        with suppress(NotForReference):
+            if self.trial.loads_state and self.first.state[0] and not (other := self._changed()).problem(*_OF_A_CALL):
+                return self._changed_in_eval(other)
+        return ""
 
     def _parts_in_eval(self) -> str:
         """Each submodule alone, as in a frozen batch norm, where this changes the reference's output."""
@@ -378,7 +389,8 @@ class _Habits(OfNetworks):
             except NotForReference as error:
                 raise Not(f"The reference does not accept other parameters: {error}") from error
             problem = outcome.problem(*_OF_A_CALL)
-            return problem.seen if problem else self._stepped(outcome) or self._changed_little(outcome) or self._parametrized()
+            return problem.seen if problem else self._stepped(outcome) or self._changed_little(outcome) or \
+                self._parametrized() or self._treated(outcome)
         question = self._question("parameters", wrong, "Yes: loaded, changed in place, and replaced.")
         return [question.as_warning() if question.seen.startswith(f"No. {_BY_DATA}") else question]
 

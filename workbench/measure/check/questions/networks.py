@@ -4,6 +4,8 @@ input of a wrong shape shall be refused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -13,16 +15,33 @@ from ....core.answers import Answer, Question
 from ....core.trial import Status
 from ..advice import ASKED, OF_DAILY_USE, of_cuda
 from ..foreign.process import Ended, Raised
-from ..foreign.requests import Overwritten, Parametrized, TwoInstances
+from ..foreign.requests import AsTrained, Overwritten, Parametrized, TwoInstances
 from ..party import Construction
-from ..trialrun import Outcome, State, TrialRun, same_bits, wide
-from .asking import OTHER_COUNT, Asking, Not
-from .cases import Case
+from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits, wide
+from . import magnitudes
+from .asking import OTHER_COUNT, Asking, Not, split
+from .cases import Case, changed
 
 # Of a weight, in calls one after the other: the memory of a computed weight is then used again. Powers of two: no result has
 # another rounding error.
 _FACTORS = (0.5, 2.0, -1.0, 0.25, -0.5, 4.0, 1.0, -2.0, -0.25, 8.0, -4.0, 0.125)
 _SEED_OF_ANOTHER = 46   # the state replaces what it draws
+_OF_PARAMETERS = {
+    "moved": "After .to() and load_state_dict, for parameters that an optimizer had before",
+    "averaged": "After a change of what state_dict() gives",
+    "flat": "With parameters that are parts of one flat buffer",
+    "channels_last": "With input, parameters and grad_output in channels_last"}
+_EVAL = "eval"
+_IN_TRAINING = {
+    "hooks": "With a backward hook of the module", "many": "After many other forwards, its backward",
+    "without": "After a call that raised an exception", "backward": "After a backward that raised an exception",
+    "rewritten": "For an input into which NumPy has written",
+    "larger": "For a grad_output 8192 times larger, as a loss scaler makes it"}
+# Not asked if that question failed: an input of a module with a backward hook is a view, and the error would be reported twice.
+_IF_RIGHT = {"hooks": "views", "many": "two_calls"}
+_WITHOUT_GRADIENTS = ("without", "rewritten")   # asked of a module without a backward, too
+_OUTPUT_ONLY = ("moved", "averaged", "rewritten", _EVAL)
+_NO_HOOK = "It does not run backward hooks."
 
 
 def state_inside(trial: TrialRun, how: Construction, state: State) -> str:
@@ -39,8 +58,24 @@ def state_inside(trial: TrialRun, how: Construction, state: State) -> str:
     return f"In a network load_state_dict does not change {wrong}." if wrong else ""
 
 
+def any_names(trial: TrialRun, how: Construction, state: State, asked: str) -> list[Question]:
+    """A warning if the file loads a state with a wrong name, where the reference raises an exception."""
+    names, values = state
+    wrong = [f"{name}_of_another" if not place else name for place, name in enumerate(names)]
+    for party in (trial.candidate, trial.reference) if wrong else ():
+        try:
+            party.ready(how, (wrong, values))
+        except Raised:
+            said = f"No. It loads a state with {wrong[0]} and without {names[0]}. PyTorch raises an exception."
+            return [Question("state_dict", asked, Answer.WARNED, said, "Do not override load_state_dict.",
+                             str(Status.MISMATCH))] if party is trial.reference else []
+    return []
+
+
 class OfNetworks(Asking):
-    """These questions."""
+    """These questions. `second`: of other values."""
+
+    second: Outcome
 
     def overwritten(self) -> list[Question]:
         """Inputs, then parameters, that change before the backward. A file may raise an exception. If the reference raises one,
@@ -135,6 +170,122 @@ class OfNetworks(Asking):
                  for there, part in ((usual, truth), (usual, own))]
         return self._compared([*those, (words, replace(self.first, expected=named[0], own=named[1]),
                                         dict(zip(facts.first, results[count:], strict=True)))])
+
+
+    def in_training(self) -> list[Question]:
+        """What a training loop does before or between calls."""
+        names = self.first.names if self.first.grad_output is not None else []
+        finite = self.trial.dtype != "float16" and self.trial.declared != "fp16"   # such gradients may have no finite sum there
+        rounds = {one: words for one, words in _IN_TRAINING.items()
+                  if (names or one in _WITHOUT_GRADIENTS) and (self.right_without or one != "rewritten")
+                  and (finite or one != "larger") and _IF_RIGHT.get(one) not in self.failed}
+
+        def wrong() -> str:
+            ran: list[str] = []
+            said = self._as_trained(rounds, self.first, beside=self.second, ran=ran)
+            if said or ran or "hooks" not in rounds or self._collected is not None:
+                return said
+            ask = partial(AsTrained, inputs=len(self.first.inputs), gradients=tuple(names), rounds=("hooks",))
+            given = [*self.first.inputs, self.first.grad_output]
+            theirs, _ = self.trial.reference.ask(ask, self.trial.how(self.first.case), given, self.first.state)
+            return _NO_HOOK if theirs.buffers else ""
+        question = self._question("in_training", wrong, f"Yes: {'hooks, ' * bool(names)}exceptions, rewritten inputs"
+                                  f"{', many forwards, larger gradients' * bool(names)}.")
+        return [question.as_warning() if question.seen.endswith(_NO_HOOK) else question]
+
+    def _treated(self, outcome: Outcome) -> str:
+        """`outcome`: of changed parameters, which were loaded there."""
+        values = self._values(outcome)
+        dims = {v.dim() for v in (*values.values(), *outcome.inputs) if v.dim() > 3}
+        rounds = {one: words for one, words in _OF_PARAMETERS.items() if (one != "channels_last" or dims in ({4}, {5}))
+                  and (self.right_without or one not in _OUTPUT_ONLY)}
+        return self._as_trained(rounds, outcome, values=values)
+
+    def _changed_in_eval(self, outcome: Outcome) -> str:
+        """`outcome`: as above. The reference is asked what is right in eval mode."""
+        values = self._values(outcome)
+        ask = partial(AsTrained, inputs=len(outcome.inputs), parameters=tuple(values), rounds=(_EVAL,))
+        (names, state), given = self.first.state, [*outcome.inputs, *values.values()]
+        if not self.right_without or not values:
+            return ""
+        try:
+            _, (truth,) = self.trial.reference.ask(ask, self.trial.how(outcome.case, dtype="float64"), list(map(wide, given)),
+                                                   (names, list(map(wide, state))))
+            _, (own,) = self.trial.reference.ask(ask, self.trial.how(outcome.case), given, self.first.state)
+        except Raised:
+            return ""
+        evaluated = replace(outcome, grad_output=None, expected={"output": truth}, own={"output": own})
+        return self._as_trained({_EVAL: "After .eval(), with parameters that changed then"}, evaluated, values=values) \
+            if bool(truth.isfinite().all()) else ""
+
+    def _values(self, outcome: Outcome) -> dict[str, torch.Tensor]:
+        """The changed parameters."""
+        return {n: v for n, v in zip(*outcome.state, strict=True) if n in self.first.names}
+
+    def _as_trained(self, rounds: dict[str, str], outcome: Outcome, *, beside: Outcome | None = None,
+                    values: dict[str, torch.Tensor] | None = None, ran: list[str] | None = None) -> str:
+        """What is wrong in one of these rounds. `ran` gets what the file says about hooks."""
+        names = outcome.names if outcome.grad_output is not None else []
+        sets = [one for one in (outcome, beside) if one]
+        given = [*(x for one in sets for x in one.inputs), *([outcome.grad_output] if names else []), *(values or {}).values()]
+        ask = partial(AsTrained, inputs=len(outcome.inputs), sets=len(sets), gradients=tuple(names),
+                      parameters=tuple(values or {}))
+        how = self.trial.how(outcome.case)
+
+        def asked(some: Sequence[str]) -> dict[str, dict[str, torch.Tensor]] | None:
+            facts, results = self._asks[0].ask(partial(ask, rounds=tuple(some)), how, given, self._asks[1])
+            if ran is not None:
+                ran.extend(facts.buffers)
+            return split(some, facts, results)
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for some in ([*rounds], *([one] for one in rounds)):
+            try:
+                there = asked(some)
+            except Raised as error:
+                if len(some) == 1 and not self._reference_raises(partial(ask, rounds=tuple(some)), outcome, given):
+                    return f"{rounds[some[0]]}: {problem_of(error).seen}"
+                continue
+            if there is None:
+                return OTHER_COUNT
+            found |= there
+            if len(found) == len(rounds):
+                break
+        for one, there in found.items():
+            if names and one not in _OUTPUT_ONLY and (lost := self._lost([*there], outcome)):
+                return f"{rounds[one]} autograd gives no {lost}."
+        return self._compared([(rounds[one], outcome, there) for one, there in found.items()])
+
+    def _reference_raises(self, ask: Callable[..., AsTrained], outcome: Outcome, given: list[torch.Tensor]) -> bool:
+        try:
+            self.trial.reference.ask(ask, self.trial.how(outcome.case), given, self.first.state)
+            return False
+        except Raised:
+            return True
+
+
+def later_bias(trial: TrialRun, small: Case) -> list[Question]:
+    """Whether a layer without a bias uses the one that it gets later, as one with which a batch norm was fused does. Only a
+    warning: a file may have no such attribute, and is not asked then."""
+    key, layer = "later_bias", small.setting.layer
+    other = changed(small, {"bias": not layer.bias}) if "bias" in trial.parameters else None
+    if other is None or not trial.loads_state:
+        return []
+    biased, plain = (small, other) if layer.bias else (other, small)
+    with suppress(NotForReference, Raised, Ended):
+        outcome = trial.run(biased)
+        state = dict(zip(*outcome.state, strict=True))
+        name = next((n for n in state if n.rpartition(".")[2] == "bias"), "")
+        if not name or outcome.problems:
+            return []
+        ask = partial(AsTrained, inputs=1, gradients=tuple(outcome.names), parameters=(name,), rounds=("biased",))
+        given = [*outcome.inputs, outcome.grad_output, state.pop(name)]
+        facts, results = trial.candidate.ask(ask, trial.how(plain), given, ([*state], [*state.values()]))
+        found = split(("biased",), facts, results)
+        got = {n if n == "output" else trial.plain(n): v for n, v in (found or {}).get("biased", {}).items()}
+        said = magnitudes.wrong(trial, outcome, got) if got else OTHER_COUNT
+        return [Question(key, ASKED[key], Answer.WARNED, f"No. With a bias that was set later: {said}", OF_DAILY_USE[key],
+                         str(Status.MISMATCH)) if said else Question(key, ASKED[key], Answer.PASSED, "Yes.")]
+    return []
 
 
 def refuses(trial: TrialRun, small: Case, state: State) -> list[Question]:
