@@ -222,13 +222,16 @@ def test_other_gpus_get_configs_that_fit_and_compile(arch: str) -> None:
             assert list(pool.map(lambda one: nvcc.spills(one.candidate(work), arch), found)) == [0] * 3
 
 
-def test_a_default_that_is_known_to_spill_does_and_what_stands_in_does_not() -> None:
+@pytest.mark.parametrize(("key", "preset", "arch"), [("grad_weight/persistent_wgmma", "models/encodec-2", "sm_90"),
+                                                     ("forward/disjoint_mma", "models/sam-1", "sm_100")])
+def test_a_default_that_is_known_to_spill_does_and_what_stands_in_does_not(key: str, preset: str, arch: str) -> None:
     """The shorter of the ones in core/start_config.py; the tool asks for all."""
-    variant, layer = find("persistent_wgmma", "grad_weight"), MODELS["models/encodec-2"].layer
-    space = SearchSpace(variant, layer, "float32", 90, "tf32")
+    direction, name = key.split("/")
+    variant, layer = find(name, direction), MODELS[preset].layer
+    space = SearchSpace(variant, layer, "float32", sm_of(arch), "tf32")
     with Nvcc() as nvcc:
         require(nvcc.problem is None, str(nvcc.problem))
-        asked = [space.candidate(config) for config in (variant.default_config, (start(space, "sm_90") or Start({})).config)]
+        asked = [space.candidate(config) for config in (variant.default_config, (start(space, arch) or Start({})).config)]
         with ThreadPoolExecutor(2) as pool:
-            default, instead = pool.map(lambda one: nvcc.spills(one, "sm_90"), asked)
+            default, instead = pool.map(lambda one: nvcc.spills(one, arch), asked)
     assert default and instead == 0

@@ -37,11 +37,25 @@ _SPILLS = (
     *(("sm_120", "forward/implicit_gemm_mma", precisions, layers, changes) for precisions, layers, changes in (
         ("tf32 bf16 fp16", "kb68 pillars", {"FRAGMENTS_M": 2}), ("tf32", "kb69", {"STRIP": 4}),
         ("tf32", "nnunet-1", {"ROLL": 1}))),
+    *(("sm_100", "forward/implicit_gemm_mma", precisions, layers, changes) for precisions, layers, changes in (
+        ("tf32 bf16 fp16", "kb68", {"FRAGMENTS_M": 3}), ("tf32 bf16 fp16", "pillars", {"FRAGMENTS_M": 2}),
+        ("tf32", "monai", {"ROLL": 1}), ("tf32", "kb69", {"STRIP": 4}), ("tf32", "kb70 kb71", {"BLOCKS": 1}),
+        ("bf16 fp16", "dcgan-2 dcgan-4 pix2pix pose", {"STRIP": 4}))),
+    *(("sm_100", "grad_input/implicit_gemm_mma", precisions, layers, changes) for precisions, layers, changes in (
+        ("tf32", "kb68 kb69 monai", {"FRAGMENTS_M": 1}), ("tf32", "kb71", {"STRIP": 4}),
+        ("bf16 fp16", "hifigan-1 hifigan-2 dac-1", {"FRAGMENTS_M": 1}), ("bf16 fp16", "kb69", {"FRAGMENTS_M": 2}),
+        ("bf16 fp16", "kb73", {"BLOCKS": 1}))),
     # With BLOCKS=1 the compiler may use more registers; the number of blocks on a multiprocessor is not limited to 1.
+    ("sm_100", "forward/disjoint_mma", "tf32", "unet-2 sam-1 maskrcnn pillars", {"BLOCKS": 1}),
     ("sm_120", "forward/disjoint_mma", "tf32", "unet-2 sam-1 pillars nnunet-1", {"BLOCKS": 1}),
     *((f"sm_{sm}", "forward/disjoint_mma", "tf32", "nnunet-1", {"BLOCKS": 1}) for sm in (80, 86, 89)),
     # Three stages. If shared memory is too small, each has fewer positions.
     ("sm_80", "grad_weight/split_mma", "bf16 fp16", "kb70 kb71", {"STAGES": 3}),
+    ("sm_100", "grad_weight/split_mma", "bf16 fp16", "hifigan-4 dcgan-2 pose monai", {"STAGES": 3}),
+    ("sm_120", "grad_weight/split_mma", "bf16 fp16", "kb79 monai", {"STAGES": 3, "SHARED_KB": 72}),
+    # A warp sums fewer tiles of 8 output channels; a thread sums fewer channel pairs.
+    ("sm_100", "grad_weight/split_mma", "bf16 fp16", "kb79", {"N_TILES": 1}),
+    ("sm_120", "grad_weight/register_blocked", "ieee", "dac-3", {"SUMS": 48}),
     *((f"sm_{sm}", "grad_weight/split_mma", "tf32", "kb72", {"SHARED_KB": 72, "WARPS": 4}) for sm in (86, 89)),
 )
 # Variant and precision -> values that were at least as fast as the default wherever both were timed: on #73, #78 and #79 in
