@@ -52,6 +52,7 @@ _SPILLS = (
     # Three stages. If shared memory is too small, each has fewer positions.
     ("sm_80", "grad_weight/split_mma", "bf16 fp16", "kb70 kb71", {"STAGES": 3}),
     ("sm_100", "grad_weight/split_mma", "bf16 fp16", "hifigan-4 dcgan-2 pose monai", {"STAGES": 3}),
+    ("sm_100", "grad_weight/split_mma", "tf32", "kb79", {"STAGES": 3}),
     ("sm_120", "grad_weight/split_mma", "bf16 fp16", "kb79 monai", {"STAGES": 3, "SHARED_KB": 72}),
     # A warp sums fewer tiles of 8 output channels; a thread sums fewer channel pairs.
     ("sm_100", "grad_weight/split_mma", "bf16 fp16", "kb79", {"N_TILES": 1}),
