@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
+from tests.shared import workloads
 from workbench.core import facts
 from workbench.core.ceilings import ceilings_for, folder, keep, kept
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import PRESETS, preset
 from workbench.core.replies import Rates
 from workbench.core.roofline import Ceilings, ceilings_of, floor
-
-from .workloads import workloads
 
 H200 = ceilings_of("NVIDIA H200")
 

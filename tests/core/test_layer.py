@@ -13,14 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.shared import parameters, require
 from workbench.core.candidate import layer_fields, problem_fields
 from workbench.core.errors import BadRequest
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.variants import TEMPLATES
-
-from ..shared import require
-from .workloads import parameters
 
 MODULES = {1: torch.nn.ConvTranspose1d, 2: torch.nn.ConvTranspose2d, 3: torch.nn.ConvTranspose3d}
 GOOD = {"dims": 2, "in_channels": 4, "out_channels": 6, "kernel_size": 3}

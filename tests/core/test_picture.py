@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.shared import workloads
 from workbench.core.facts import phases
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import PRESETS, preset
 from workbench.core.wrong_values import SmallestWrong, Term
 from workbench.faces.ui.picture import layer_svg
-
-from .workloads import workloads
 
 SVG = "{http://www.w3.org/2000/svg}"
 TERM = re.compile(r"x\[([\d,]+)\]·w\[([\d,]+)\]")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from tests.core.workloads import workloads
+from tests.shared import workloads
 from workbench.core.layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, ConvTranspose, Workload
 from workbench.core.orders import BaselineOrder
 from workbench.core.pytorch_ways import COMPILED, FORMULATIONS, WAYS, ladder, module_ways

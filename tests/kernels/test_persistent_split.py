@@ -112,6 +112,69 @@ def test_channels_last_rows_give_the_same(dtype: str, every: bool, tmp_path: Pat
         assert outcome.status == "OK", f"{work.layer} {one.config} {dtype}: {outcome.status} {outcome.text}"
 
 
+# Both halves of words; overlapping kernels, whose first and last words lie beyond a row; 16 and 32 channels of gy, so that warps have
+# different taps; chunks of taps, channels of gy, tap rows or channels of x for each warpgroup; rows of 32, 16, 8, 4 and 2 bytes;
+# grad_bias beside the products and after them.
+RAW_WORK = [Workload(ConvTranspose(2, 70, 24, 2, stride=2), 2, (6, 16)),
+            Workload(ConvTranspose(2, 40, 130, 4, stride=2, padding=1), 1, (3, 24)),
+            Workload(ConvTranspose(3, 33, 40, 3, stride=2, padding=1, output_padding=1), 1, (2, 3, 10)),
+            Workload(ConvTranspose(1, 70, 24, 4, stride=2, padding=1), 2, 100),
+            Workload(ConvTranspose(2, 130, 12, 3, stride=(1, 2), padding=(1, 0)), 1, (4, 15)),
+            Workload(ConvTranspose(1, 20, 72, 5, stride=2, padding=1), 2, 41),
+            Workload(ConvTranspose(2, 40, 72, 2, stride=2), 3, (3, 14)),
+            Workload(ConvTranspose(1, 300, 100, 1, stride=2), 2, 40),
+            Workload(ConvTranspose(2, 100, 136, (3, 6), stride=2, padding=2, bias=False), 1, (4, 24)),
+            Workload(ConvTranspose(1, 20, 12, 6, stride=2, padding=2, output_padding=1), 3, 21),
+            Workload(ConvTranspose(2, 16, 8, 2, stride=2), 6, (16, 16))]
+RAW_CONFIGS = [{}, {"COLUMNS": 64, "GRID": 264, "POSITIONS": 64}, {"COLUMNS": 192, "POSITIONS": 128}]
+
+
+@pytest.mark.parametrize(("dtype", "every"), [("bfloat16", False), *(
+    pytest.param(dtype, True, marks=pytest.mark.long) for dtype in ("bfloat16", "float16"))])
+def test_rows_as_they_lie_give_the_same(dtype: str, every: bool, tmp_path: Path) -> None:
+    """register_wgmma: half of the layers (`every`: all), each with one of the configs."""
+    variant, members = find("register_wgmma", "grad_weight", root=TEMPLATES), []
+    for number, work in enumerate(RAW_WORK if every else RAW_WORK[:6]):
+        other = replace(work, dtype=dtype)
+        members.append((candidate(variant, other, form="constant", **RAW_CONFIGS[(number + (dtype == "float16")) % 3]), other))
+    refused = {str(why_not(one, sm=90)) for one, _ in members} - {"None"}
+    assert not refused, refused
+    library = build_emulated([one for one, _ in members], tmp_path)
+    for number, (one, work) in enumerate(members):
+        outcome = run(library, one, work, order=number + 1, values="integers")
+        assert outcome.status == "OK", f"{work.layer} {one.config} {dtype}: {outcome.status} {outcome.text}"
+
+
+RAW_SLIPS = {  # number of the work, what is taken out, what is put there, what is wrong then
+    "words of another row": (1, "if (before) word[0] = 0;", "", "grad_weight"),
+    "words of the next row": (1, "if (behind) word[Plan::WORDS - 1] = 0;", "", "grad_weight"),
+    "a row counts for each tap row": (0, "Plan::BIAS && sums_bias ? Plan::counted(tap_row) : -1", "Plan::BIAS && sums_bias ? 0 : -1",
+                                      "grad_bias"),
+    "products still read the fragment": (1, "          swizzled_fragments_wait<1>();\n", "", ""),
+    "sums of earlier stages are forgotten": (10, "      if (!first) {", "      if (false) {", "grad_weight")}
+
+
+@pytest.mark.parametrize("slip", [pytest.param(slip, marks=() if slip == "words of another row" else pytest.mark.long)
+                                  for slip in RAW_SLIPS])
+def test_a_slip_in_rows_as_they_lie_is_caught(slip: str, tmp_path: Path) -> None:
+    number, old, new, told = RAW_SLIPS[slip]
+    root = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, root)
+    file, plan = root / "grad_weight/register_wgmma.cu", root / "families/register_wgmma/split_plan.cuh"
+    text, planned = file.read_text(encoding="utf-8"), plan.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new), encoding="utf-8")
+    for given, less in (("PROMOTE = 4096 / POSITIONS", "PROMOTE = 2"),  # sums of two stages, all in one share
+                        ("MORE_SHARES * Tune::GRID / Plan::TILES", "1")):
+        assert planned.count(given) == 1
+        planned = planned.replace(given, less)
+    plan.write_text(planned, encoding="utf-8")
+    work = replace(RAW_WORK[number], dtype="bfloat16")
+    one = candidate(next(v for v in discover(root) if v.key == "grad_weight/register_wgmma"), work, form="constant")
+    outcome = run(build_emulated([one], tmp_path / "build"), one, work, order=3)
+    assert outcome.status != "OK" and told in outcome.text, outcome
+
+
 SLIPS = {  # number of the work, file, what is taken out, what is put there, what is wrong then
     "a row counts for each tap row": (1, "tables", "(kh < Layer::stride_h || from.h + 1 >= sizes.in_h)", "true",
                                       "grad_bias"),

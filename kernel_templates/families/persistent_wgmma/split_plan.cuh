@@ -1,4 +1,4 @@
-// grad_weight of persistent_wgmma: how the work is cut. See split.md for the words.
+// grad_weight of persistent_wgmma: how the work is cut. README.md has the words.
 #pragma once
 #include "contract/positions.cuh"
 #include "contract/weight_launch.cuh"
