@@ -85,8 +85,7 @@ STATUS = {
     "never_frees": ("OUT_OF_MEMORY", "The launcher allocates memory in each call and does not free it."),
     "default_stream": ("MISMATCH", "The launcher works on another stream than the one that it is given."),
 }
-# On a busy machine the race also spoils a value, which is found first.
-LOST = dict.fromkeys(("two_blocks_add", "fence_for_an_atomic"), ("MISMATCH", ""))
+RACES = {"two_blocks_add", "fence_for_an_atomic"}  # with several threads such a race may show by chance, in other words
 ENDED = {"never_ends": 0}
 WHERE = {"skips_unreached": CROPPED, "changes_input": CROPPED}
 TIMED = {"right_at_first"}
@@ -103,10 +102,12 @@ def _judged(bad: Built, root: Path, scratch: Path, name: str, **more: Any) -> Ap
 
 
 @pytest.mark.parametrize("name", STATUS)
-def test_status(bad: Built, bad_root: Path, scratch: Path, name: str) -> None:
+def test_status(bad: Built, bad_root: Path, scratch: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name in RACES:
+        monkeypatch.setenv("CUDACPU_THREADS", "1")
     result = _judged(bad, bad_root, scratch, name)
     assert isinstance(result, Apart), f"the process ended: {result}"
-    status, words = LOST[name] if result.status == LOST.get(name, ("",))[0] else STATUS[name]
+    status, words = STATUS[name]
     assert (result.status, words in result.headline) == (status, True), result.headline
     assert result.advice
     assert result.kernel_ms is None
@@ -143,11 +144,14 @@ def test_does_not_compile(bad_root: Path, tmp_path: Path) -> None:
     ("poison", "skips_unreached"), ("guard_zone", "no_tail_test"), ("nan", "makes_nan"), ("inputs", "changes_input"),
     ("recheck", "right_at_first"), *(("recheck", name) for name in LATELY),
     *(("new_process", name) for name in IN_A_NEW_PROCESS)])
-def test_without_its_guard_it_gets_through(bad: Built, bad_root: Path, scratch: Path, guard: str, name: str) -> None:
+def test_without_its_guard_it_gets_through(bad: Built, bad_root: Path, scratch: Path, guard: str, name: str,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    if name in RACES:
+        monkeypatch.setenv("CUDACPU_THREADS", "1")
     caught = _judged(bad, bad_root, scratch, name)
     missed = _judged(bad, bad_root, scratch, name, guards=ALL_GUARDS - {guard})
     assert isinstance(caught, Apart) and isinstance(missed, Apart)
-    assert caught.status == STATUS[name][0] != "OK"
+    assert caught.status == STATUS[name][0] != "OK", caught.headline
     assert missed.status == "OK", missed.headline
 
 
