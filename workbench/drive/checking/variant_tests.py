@@ -29,7 +29,7 @@ from ..running.runner import Runner
 
 DTYPES_OF = {"quick": ("float32",), "normal": ("float32", "float16"),
              "full": ("float32", "float64", "float16", "bfloat16")}
-_FEW_LAYERS = {"quick": 1, "normal": 8}  # how many layers a case is judged on that needs a build for each layer
+_FEW_LAYERS = {"quick": 1, "normal": 8}  # on how many layers a case is judged if each layer needs a build
 
 
 @dataclass(frozen=True)

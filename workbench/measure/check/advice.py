@@ -67,7 +67,7 @@ OF_DAILY_USE = {
     "threads": "Allocate temporary tensors in each call. Do not keep them in self or in static variables.",
     "eval_mode": "Do the same as the reference if self.training is False.",
     "two_calls": "Allocate a new output in each call. Save tensors for backward in ctx, not in self.",
-    "in_training": "Keep nothing between calls, also if one raises an exception. Do not change gradients.",
+    "in_training": "Keep no data from one call to the next, even if a call raises an exception. Do not change gradients.",
     "some_gradients": "Test ctx.needs_input_grad for each input separately.",
     "second_backward": "Save tensors with ctx.save_for_backward, and let autograd add up the gradients.",
     "views": "Read inputs and grad_output by their strides and storage offset, or take .contiguous() first.",

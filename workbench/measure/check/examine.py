@@ -105,7 +105,7 @@ class Examination:
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "streams, memory"))
             self.questions += gpu_questions.ask(self.trial, self.given, given)
-        if not given.problems:  # what is left needs no more of it, and its tensors may be large
+        if not given.problems:  # no later question needs the other tensors, and they may be large
             given = Outcome(self.given, inputs=given.inputs, state=given.state, got={"output": given.got["output"]})
         self._kernelbench()
         self._times()

@@ -105,7 +105,7 @@ def not_given_stream() -> Finding:
 
 
 def kept_memory(*, grows: bool) -> Finding:
-    """Of cudaMalloc. A scratch that is kept is one for all calls, also for those on two streams."""
+    """Memory of cudaMalloc. If a launcher keeps it, all calls share it, also calls on two streams."""
     if grows:
         return Finding(Status.OUT_OF_MEMORY, "The launcher allocates memory in each call and does not free it.",
                        "Use the workspace, or free the memory on the given stream.")

@@ -186,8 +186,8 @@ def _scale(workload: Workload, name: str) -> float:
 
 
 def _largest(workload: Workload, name: str) -> int:
-    """The largest integer of a tensor. In 16 bits integers are so large that sums of a few products are not exact any more in
-    these bits, but are in float32: a kernel that keeps parts of a sum in 16 bits gives another result."""
+    """The largest integer of a tensor. In 16-bit dtypes the integers are so large that sums of a few products are exact in
+    float32, but not in 16 bits. So a kernel that keeps parts of a sum in 16 bits gives another result."""
     if workload.dtype not in ("float16", "bfloat16"):
         return _LARGEST
     most = _MOST_FLOAT16 / _SIGMAS   # of a result, at one standard deviation

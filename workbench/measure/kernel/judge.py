@@ -206,12 +206,12 @@ def _finding(order: JudgeOrder, stage: Stage, kind: str) -> Finding | None:
 
 
 def in_new_process(order: JudgeOrder) -> None:
-    """On the emulator: in a process of its own the kernel is launched at another size, then at a third one that has as many
-    inputs as that, then at the given one. What it keeps of an earlier launch is then wrong. Pages around the tensors are
-    closed, so a read outside a tensor is found even if its value is not used. The tensors begin with a page at the other sizes,
-    and end with one at the given size. Blocks run one after the other, and no byte may be changed by two of them. Then the
-    pointer of grad_bias is null, as where it is not wanted. Then the tensors that it reads begin one element behind a page. At
-    last its launcher may have no memory left that it has allocated. Raises `Finding`."""
+    """On the emulator: in a process of its own the kernel is launched at another size, then at one with as many inputs as
+    that, then at the given size. What it keeps of an earlier launch is then wrong. Pages around the tensors are closed, so a
+    read outside a tensor is found even if its value is not used. The tensors begin with a page at the other sizes, and end with
+    one at the given size. Blocks run one after the other, and no byte may be changed by two of them. In further launches the
+    pointer of grad_bias is null, as where it is not wanted. In the last launch the tensors that the kernel reads begin one
+    element behind the start of a page. Then the launcher must have freed what it has allocated. Raises `Finding`."""
     try:
         _at_two_sizes(order, END)
     except Finding as finding:
@@ -262,8 +262,7 @@ def _another_size(workload: Workload) -> Workload | None:
 
 
 def _as_many_inputs(workload: Workload) -> Workload | None:
-    """Another size with as many inputs, None if there is none: a launcher may ask only for their number before it makes a new
-    plan."""
+    """Another size with as many inputs; None if there is none. A launcher may make a new plan only if their number changes."""
     turned = (*workload.input_size[1:], workload.input_size[0])
     halved = (*workload.input_size[:-1], workload.input_size[-1] // 2)
     for batch, size in ((workload.batch, turned), (2 * workload.batch, halved)):
@@ -356,7 +355,8 @@ def watched(order: JudgeOrder, stage: Stage, checked: Bits) -> timing.Watch:
 @contextmanager
 def _emulated_order(order: str) -> Iterator[None]:
     """Run the threads and blocks of a launch in another order on the emulator: in reverse, or drawn from a seed. The results of
-    a right kernel do not change. If one thread needs what another one does, one of the usual order and its reverse is wrong."""
+    a right kernel do not change. If one thread depends on another without a barrier, the usual order or its reverse is
+    wrong."""
     before = os.environ.get(ORDER)
     os.environ[ORDER] = order
     try:

@@ -127,7 +127,7 @@ class Comparison:
                            float(expected.view(-1)[flat]))
 
     def add_whole(self, got: torch.Tensor, expected: torch.Tensor) -> None:
-        """All blocks of a result, a few rows at a time, so that what is computed of a large result stays small."""
+        """All blocks of a result, a few rows at a time, so that little memory is needed for a large result."""
         if not got.dim():
             self.add((), got, expected)
             return

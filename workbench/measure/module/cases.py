@@ -76,8 +76,8 @@ def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def other_grad(grad_output: torch.Tensor, how: str) -> torch.Tensor:
-    """A grad_output of other values. `how`: one of `OTHER_GRADS`. The first two have stride 0, as from a sum of the output over
-    some dimensions. "averaged": that of a mean of all, one value that is not 1."""
+    """A grad_output of other values. `how`: one of `OTHER_GRADS`. The first two are those of a sum of the output over some
+    dimensions, and have stride 0 there. "averaged" is that of a mean of all values: one value that is not 1."""
     if how == "averaged":
         return grad_output.new_full((), _OF_MEAN).expand(grad_output.shape)
     first = min(2, grad_output.dim() - 1)   # spatial dimension

@@ -23,7 +23,7 @@ from ..trialrun import ResultErrors
 from .ladder import LADDER
 from .timed_input import TimedInputs
 
-_ROOM = 20   # as many times the bytes of a call must be free for a CUDA graph: the turns need much of that, too
+_ROOM = 20   # for a CUDA graph so many times the bytes of a call must be free, because the turns need memory, too
 
 
 class NotVaried(Exception):

@@ -1,5 +1,5 @@
-"""Stops processes while another one is timed, because they would slow it down. And how long a call waited for a core: this part
-of its time may be due to other processes."""
+"""Stops processes while another one is timed, because they would slow it down. It also measures how long a call waited for a
+core: this part of its time may be due to other processes."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Took(NamedTuple):
 
 
 def waited_s(pids: Iterable[int]) -> float:
-    """Seconds so far that threads of these processes were ready and had no core, and that a hypervisor took from this machine.
-    0 if the Linux kernel does not count them."""
+    """Seconds so far in which threads of these processes were ready and had no core, plus those that a hypervisor took from
+    this machine. 0 if the Linux kernel does not count them."""
     return sum(map(_without_a_core_s, pids)) + _stolen_s()
 
 

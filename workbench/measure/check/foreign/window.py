@@ -77,7 +77,7 @@ def allocate(size: int, device: str) -> torch.Tensor:
 
 
 def give_back(device: str) -> None:
-    """Return memory that PyTorch keeps unused, if it is much: all processes of a check share one GPU."""
+    """Release the memory that PyTorch keeps unused, if it is much. All processes of a check share one GPU."""
     if torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) > _MOST_IDLE:
         torch.cuda.empty_cache()
 

@@ -338,7 +338,7 @@ HABITS = (no_grad, threads, eval_mode, two_calls, some_gradients, second_backwar
 
 
 def _thawed(module: torch.nn.Module, trainable: dict[str, bool]) -> Iterator[str]:
-    """Parameters whose requires_grad .eval() and .train() change, of which some are frozen."""
+    """The parameters whose requires_grad is changed by .eval() or .train(). Some of them are frozen before."""
     modes = [(one, one.training) for one in module.modules()]
     there = {n: p for n, p in module.named_parameters() if p.is_floating_point()}
     for wanted in (False, True):

@@ -129,9 +129,9 @@ def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: s
 
 
 def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """A call for each of `rounds`, after what a training loop does: its output, then its gradients, whose names the answer
-    has. The new values of `parameters` are the last tensors. Before the next round the module is as it was. `buffers` of the
-    answer: "a hook" if a backward hook ran."""
+    """For each of `rounds`: do what a training loop does, then call the module. The results are its output and its gradients;
+    the answer has their names. The last tensors are the new values of `parameters`. After each round the module is as it was
+    before. `buffers` of the answer: "a hook" if a backward hook ran."""
     count = len(tensors) - len(request.parameters)
     values = dict(zip(request.parameters, (v.to(device) for v in tensors[count:]), strict=True))
     names: list[tuple[str, ...]] = []
@@ -149,8 +149,8 @@ def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, de
 
 @torch.no_grad()
 def _moved(this: _Round) -> tuple[tuple[str, ...], Tensors]:
-    """An optimizer has the parameters. Then the module is converted and back, and a state is loaded; then the optimizer
-    changes its parameters."""
+    """An optimizer has the parameters. The module is converted to another dtype and back, and a state is loaded. Then the
+    optimizer changes the parameters that it has."""
     kept, dtype = this.parameters(), next(iter(this.values.values())).dtype
     with contextlib.suppress(RuntimeError, TypeError, NotImplementedError, ValueError):   # of a file for one dtype
         this.module.to(torch.float64)
@@ -163,7 +163,7 @@ def _moved(this: _Round) -> tuple[tuple[str, ...], Tensors]:
 
 @torch.no_grad()
 def _averaged(this: _Round) -> tuple[tuple[str, ...], Tensors]:
-    """New values are written into what state_dict() gives, as a moving average is."""
+    """New values are written into the tensors that state_dict() gives, as a moving average of the parameters is."""
     overwrite(this.module.state_dict(), [*this.values], [*this.values.values()])
     return (), [this.module(*this.sets[0])]
 
@@ -229,7 +229,8 @@ def _after_a_backward(this: _Round) -> tuple[tuple[str, ...], Tensors]:
 
 @torch.no_grad()
 def _rewritten(this: _Round) -> tuple[tuple[str, ...], Tensors]:
-    """The input is the second one, then the first one is written into its memory, as NumPy does: it has no new version."""
+    """A call with the second input. Then the first input is written into its memory, as NumPy does it: the version of the
+    tensor does not change."""
     first, second = this.sets
     this.module(*second)
     for x, value in zip(second, first, strict=True):
@@ -300,7 +301,8 @@ def _raises(*_: object) -> None:
 
 
 class _Times(torch.nn.Module):
-    """A parametrization. Without gradients a result lies where an earlier one lay that nobody has kept, as it may by chance."""
+    """A parametrization. Without gradients, its result lies in the memory of an earlier result that nobody has kept. In
+    PyTorch this may happen by chance."""
 
     factor = 1.0
 

@@ -74,11 +74,12 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
 
 
 def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Question:
-    """Zeros among the values. Of a transposed convolution also zeros among the parameters, equal taps, smooth values, values of
-    one sign, and values that are nearly all zero; in the first of these cases one sample has no gradient. Of anything else
-    values of the other sign, larger ones, and few different ones. It is not known whether such a module may get these, so a
-    wrong result is a warning. Its derivative may jump at zero, where each gradient between both sides is right: gradients are
-    left out there. Equal values may share their gradients in any way, so the sums are compared."""
+    """Values of which half are zero; in a transposed convolution one sample then has no gradient. A transposed convolution is
+    also asked for zeros among the parameters, equal taps, smooth values, values of one sign, and values that are nearly all
+    zero. Anything else is also asked for values of the other sign, larger ones, and few different ones. It is not known whether
+    such a module may get these, so a wrong result is a warning. Its derivative may jump at zero, where each gradient between
+    both sides is right: gradients are left out there. Equal values may share their gradients in any way, so the sums are
+    compared."""
     if trial.drawn is not None and any(trial.drawn.structures) or not any(x.is_floating_point() for x in trial.given):
         return _skipped("Not asked: other values would not have the structure that get_inputs() gives them.", _OTHER_KEY,
                         _OTHER)
@@ -287,8 +288,8 @@ def _changed(v: torch.Tensor, factor: float | str, generator: torch.Generator) -
 
 
 def _zeroed(words: str, state: State | None) -> State | None:
-    """The parameters of a layer: one channel is zero, as in a pruned network, or all are, or the taps of a weight are equal, as
-    in a filter that averages. None: as usual."""
+    """The parameters of a layer: one channel is zero, as in a pruned network; or all are zero; or the taps of a weight are
+    equal, as in a filter that averages. None: as usual."""
     if words not in _OF_STATE or state is None:
         return None
     if words == _OF_STATE[2]:

@@ -1,6 +1,6 @@
 """Is the file right as a part of a network? Its state is saved with that of the network, two instances are in one graph, an
 optimizer changes its parameters between forward and backward, a parametrization such as weight_norm computes its weight, and an
-input of a wrong shape shall be refused."""
+input of a wrong shape must be refused."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from .cases import Case, changed
 _FACTORS = (0.5, 2.0, -1.0, 0.25, -0.5, 4.0, 1.0, -2.0, -0.25, 8.0, -4.0, 0.125)
 _SEED_OF_ANOTHER = 46   # the state replaces what it draws
 _OF_PARAMETERS = {
-    "moved": "After .to() and load_state_dict, for parameters that an optimizer had before",
-    "averaged": "After a change of what state_dict() gives",
+    "moved": "After .to() and load_state_dict, with parameters that an optimizer had before",
+    "averaged": "After a change of the tensors that state_dict() gives",
     "flat": "With parameters that are parts of one flat buffer",
     "channels_last": "With input, parameters and grad_output in channels_last"}
 _EVAL = "eval"
 _IN_TRAINING = {
-    "hooks": "With a backward hook of the module", "many": "After many other forwards, its backward",
+    "hooks": "With a backward hook of the module", "many": "In a backward after many other forwards",
     "without": "After a call that raised an exception", "backward": "After a backward that raised an exception",
     "rewritten": "For an input into which NumPy has written",
     "larger": "For a grad_output 8192 times larger, as a loss scaler makes it"}
-# Not asked if that question failed: an input of a module with a backward hook is a view, and the error would be reported twice.
+# A round is left out if this question failed, because the error would be reported twice. For example, an input of a module
+# with a backward hook is a view.
 _IF_RIGHT = {"hooks": "views", "many": "two_calls"}
 _WITHOUT_GRADIENTS = ("without", "rewritten")   # asked of a module without a backward, too
 _OUTPUT_ONLY = ("moved", "averaged", "rewritten", _EVAL)
@@ -175,7 +176,7 @@ class OfNetworks(Asking):
     def in_training(self) -> list[Question]:
         """What a training loop does before or between calls."""
         names = self.first.names if self.first.grad_output is not None else []
-        finite = self.trial.dtype != "float16" and self.trial.declared != "fp16"   # such gradients may have no finite sum there
+        finite = self.trial.dtype != "float16" and self.trial.declared != "fp16"   # there such gradients may overflow
         rounds = {one: words for one, words in _IN_TRAINING.items()
                   if (names or one in _WITHOUT_GRADIENTS) and (self.right_without or one != "rewritten")
                   and (finite or one != "larger") and _IF_RIGHT.get(one) not in self.failed}
@@ -194,7 +195,7 @@ class OfNetworks(Asking):
         return [question.as_warning() if question.seen.endswith(_NO_HOOK) else question]
 
     def _treated(self, outcome: Outcome) -> str:
-        """`outcome`: of changed parameters, which were loaded there."""
+        """`outcome`: that of the call with the changed parameters, which were loaded."""
         values = self._values(outcome)
         dims = {v.dim() for v in (*values.values(), *outcome.inputs) if v.dim() > 3}
         rounds = {one: words for one, words in _OF_PARAMETERS.items() if (one != "channels_last" or dims in ({4}, {5}))
@@ -215,7 +216,7 @@ class OfNetworks(Asking):
         except Raised:
             return ""
         evaluated = replace(outcome, grad_output=None, expected={"output": truth}, own={"output": own})
-        return self._as_trained({_EVAL: "After .eval(), with parameters that changed then"}, evaluated, values=values) \
+        return self._as_trained({_EVAL: "With parameters that changed after .eval()"}, evaluated, values=values) \
             if bool(truth.isfinite().all()) else ""
 
     def _values(self, outcome: Outcome) -> dict[str, torch.Tensor]:
@@ -264,8 +265,8 @@ class OfNetworks(Asking):
 
 
 def later_bias(trial: TrialRun, small: Case) -> list[Question]:
-    """Whether a layer without a bias uses the one that it gets later, as one with which a batch norm was fused does. Only a
-    warning: a file may have no such attribute, and is not asked then."""
+    """Whether a layer without a bias uses one that it gets later, as when a batch norm is fused into it. Only a warning. The
+    question is left out if the file has no such attribute."""
     key, layer = "later_bias", small.setting.layer
     other = changed(small, {"bias": not layer.bias}) if "bias" in trial.parameters else None
     if other is None or not trial.loads_state:
