@@ -40,11 +40,13 @@ LAYERS = [ConvTranspose(1, 32, 64, 5, dilation=3, bias=False), ConvTranspose(2, 
           ConvTranspose(3, 32, 32, (3, 5, 7), 2, (1, 2, 3), 1, 4)]
 DEPTHWISE = [ConvTranspose(1, 64, 64, 12, 2, groups=64, bias=False), ConvTranspose(2, 64, 64, 4, 2, 1, groups=64),
              ConvTranspose(3, 32, 64, 3, 2, 1, 1, 32)]
+STRIDE_2 = [ConvTranspose(1, 70, 130, 4, 2, 1), ConvTranspose(2, 64, 32, 2, 2), ConvTranspose(3, 33, 40, 3, 2, 1, 1)]
 
 
 def layers(variant: Variant) -> list[ConvTranspose]:
-    """Layers that the variant serves: those for depthwise layers serve no others."""
-    return DEPTHWISE if variant.name.startswith("depthwise") else LAYERS
+    """Layers that the variant serves: those for depthwise layers or for stride 2 serve no others."""
+    return DEPTHWISE if variant.name.startswith("depthwise") else \
+        STRIDE_2 if variant.key == "grad_weight/register_wgmma" else LAYERS
 
 
 def served(variant: Variant, number: int, dtype: str, form: str, sm: int) -> list[Candidate]:
