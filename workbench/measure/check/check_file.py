@@ -124,7 +124,7 @@ class _Check:
             asked = pool.submit(self._reference)
             built, calls, own_export = self._build()
             if built.answer is Answer.FAILED:
-                asked.result()  # an error of the reference is told first
+                asked.result()  # if the reference is defective, too, this raises its error
             emulated = self.emulate and (any(c.cuda_sources for c in calls) or own_export)
             self.progress.known = replace(self.progress.known, emulated=emulated)
             self.questions.append(built)

@@ -25,7 +25,7 @@ def ask(trial: TrialRun, case: Case, outcome: Outcome) -> Iterator[Question]:
 
 
 def ask_last(trial: TrialRun, case: Case, outcome: Outcome) -> Iterator[Question]:
-    """What is told, but decides nothing. Asked after the times, because to compile takes seconds."""
+    """Two questions whose answers are notes. They come after the times, because compiling takes seconds."""
     return (one(trial, case, outcome) for one in (_graph, _compile))
 
 
