@@ -99,6 +99,12 @@ def test_noinline_is_replaced_but_not_inside_an_attribute() -> None:
     assert body(source) == expected
 
 
+def test_the_value_of_a_parameter_s_type() -> None:
+    source = "constexpr int a = decltype(x)::value; // decltype(x)::value\nusing T = decltype(x)::value_type;"
+    expected = source.replace("= decltype(x)::value;", "= cuda_on_cpu::plain<decltype(x)>::value;")
+    assert body(source) == expected
+
+
 def test_line_directives_stay() -> None:
     source = '#line 7 "real.cu"\nint a;\n#line 30 "other.cuh"\nint b;\n'
     assert body(source) == source

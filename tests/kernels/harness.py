@@ -84,7 +84,7 @@ def build_emulated(candidates: Sequence[Candidate], folder: Path, *, flags: Sequ
     source.write_text(emulator.translate(render_batch(rendered)), encoding="utf-8")
     made = compile_quickly(source, library, flags)
     if made.returncode:
-        raise AssertionError(f"g++ failed:\n{made.stderr[:6000]}")
+        raise AssertionError(f"g++ failed:\n{made.stderr[-6000:]}")
     return Library(library, ctypes.CDLL(str(library)), {item.candidate_id: symbol(item) for item in rendered})
 
 

@@ -1,6 +1,6 @@
 """CUDA C++ text in, C++ text for `cuda_on_cpu.h` out. Line numbers and `#line` directives stay as they are.
 
-A few things of CUDA are not C++ and no macro can make them so; everything else is left to the header:
+A few things are not C++ to g++ and no macro can make them so; everything else is left to the header:
 
     kernel<A><<<grid, block, bytes, stream>>>(x)   ->  cuda_on_cpu::launch(kernel<A>, grid, block, bytes, stream)(x)
     kernel<<<grid, block>>>(x), its T deduced      ->  cuda_on_cpu::launch_deduced([&](auto... arguments) {
@@ -8,6 +8,9 @@ A few things of CUDA are not C++ and no macro can make them so; everything else 
     extern __shared__ float s[];                   ->  CUDA_ON_CPU_DYNAMIC_SHARED(s, float);
     __shared__ float a[2][8], b;                   ->  CUDA_ON_CPU_SHARED(a, float[2][8]); CUDA_ON_CPU_SHARED(b, float);
     __noinline__                                   ->  __attribute__((noinline))
+    decltype(x)::value                             ->  cuda_on_cpu::plain<decltype(x)>::value
+
+The last one is C++, but g++ 12 takes decltype of a parameter that a lambda has captured by reference for a reference.
 
 The text is scanned, not parsed: what is not understood stays as it is, and the compiler names its line.
 """
@@ -31,6 +34,7 @@ _SHARED = re.compile(rf"(?<!\w)(?:(?:extern|static|volatile|const|{_ALIGNMENT})\
 _DECLARATOR = re.compile(r"\s*(?P<type>.*?[\s>&*])?\s*(?P<name>[A-Za-z_]\w*)\s*(?P<extent>(?:\[.*\])?)\s*", re.DOTALL)
 _ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)", re.DOTALL)
 _NOINLINE = re.compile(r"(?<!\w)__noinline__(?!\w)")
+_DECLTYPE_VALUE = re.compile(r"(?<!\w)decltype\(\w+\)(?=::value(?!\w))")
 _TEMPLATE = re.compile(r"(?<!\w)template\s*<")
 _CLOSING = re.compile(r">>>(?=\s*(?:\\\n\s*)*\()")  # the one before the arguments
 _OPENING = {")": "(", "]": "[", "}": "{"}
@@ -41,6 +45,7 @@ def translate(source: str) -> str:
     source = _shared_variables(source)
     source = _launches(source)
     source = _noinline(source)
+    source = _values_of_types(source)
     return _PROLOGUE + source
 
 
@@ -228,3 +233,8 @@ def _noinline(source: str) -> str:
     # Not a macro, as in nvcc: the C++ library's own headers say __attribute__((__noinline__)).
     code = _ATTRIBUTE.sub(_blank, _code(source))
     return _replace(source, [(m.start(), m.end(), "__attribute__((noinline))") for m in _NOINLINE.finditer(code)])
+
+
+def _values_of_types(source: str) -> str:
+    edits = [(*m.span(), f"cuda_on_cpu::plain<{m.group()}>") for m in _DECLTYPE_VALUE.finditer(_code(source))]
+    return _replace(source, edits)

@@ -19,6 +19,10 @@ typedef CUstream_st* cudaStream_t;
 
 namespace cuda_on_cpu __attribute__((visibility("hidden"))) {
 
+// translate.py puts it around decltype(x) in decltype(x)::value.
+template <class T>
+using plain = std::remove_reference_t<T>;
+
 // Set by whoever loads the library; empty: the environment's CUDACPU_ORDER, which host code can change.
 inline char given_order[32] = "";
 
