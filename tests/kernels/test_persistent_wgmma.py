@@ -29,7 +29,7 @@ LAYERS = [
     work((70,), 2, 24, 20, 8, stride=4, padding=2, output_padding=1),   # odd rows: no wide loads or stores
     work((130,), 2, 20, 40, 10, stride=5),                              # five planes; stores through shared memory
     work((5, 9), 2, 20, 9, 3, stride=3),                                # the same, residues along H side by side
-    work((7, 20), 1, 24, 70, 4, stride=4, groups=2),                    # two groups, tiles of channels
+    work((7, 20), 1, 24, 70, (4, 3), stride=4, groups=2),               # two groups, tiles of channels; a residue without taps
     work((6, 40), 1, 17, 264, 3, padding=1),                            # stride 1
     work((30,), 2, 33, 17, 12, stride=8, padding=4),                    # rows of 236: not all allow stores of 8 results
 ]
