@@ -123,6 +123,7 @@ def test_a_right_layer_is_asked_all_of_them(checked) -> None:
     pytest.param("hidden_weight_decay", "second_backward", "of small gradients", marks=pytest.mark.long),
     ("weights_at_one_address", "parameters", "Where a parametrization, such as weight_norm, computes its weight: "),
     ("state_without_its_prefix", "state_dict", "In a network its state_dict has nothing, not weight, bias."),
+    ("trains_its_filter", "state_dict", "Its blur is a parameter, the reference's is a buffer."),
     pytest.param("saves_without_its_prefix", "state_dict", "In a network load_state_dict raises ", marks=pytest.mark.long),
     ("seeds_when_constructed", "same_draw", "Under another seed weight differs."),
     ("two_tiles_of_channels", "other_arguments", "Wrong for in_channels=14, out_channels=7; right for "),

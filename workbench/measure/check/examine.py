@@ -194,8 +194,8 @@ class Examination:
                 self.trial.loads_state = False
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}",
                                                  "Keep the reference's parameter names and shapes."))
-            elif wrong := networks.state_inside(self.trial, how, (names, theirs)):
-                self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}", "Do not override state_dict."))
+            elif told := networks.wrong_state(self.trial, how, (facts, theirs), ours_facts):
+                self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {told[0]}", told[1]))
             elif warned := networks.any_names(self.trial, how, (names, theirs), _ASKED["state_dict"]):
                 self.questions += warned
             else:
@@ -439,7 +439,7 @@ class Examination:
 
     def _times(self) -> None:
         failed = [q for q in self.questions if q.answer is Answer.FAILED and q.key in
-                  ("values", "kind", "gradient_values", "range", "same_bits", "inputs", "constructs")]
+                  ("values", "kind", "gradient_values", "range", "same_bits", "inputs", "constructs", "state_dict")]
         if not self.timed:
             self._skip(("times",), "Not requested.")
         elif self.emulated:

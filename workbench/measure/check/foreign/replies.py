@@ -125,13 +125,15 @@ class Structure(Answer):
 @dataclass(frozen=True)
 class Made(Answer):
     """`names` of the state, whose tensors come with it; `parameters`: those that require a gradient. `after`: the states of the
-    random number generators after the construction."""
+    random number generators after the construction. `buffers`; `frozen`: parameters that require no gradient."""
 
     names: tuple[str, ...]
     parameters: tuple[str, ...]
     structure: Structure | None
     convolves: bool
     after: tuple[str, ...]
+    buffers: tuple[str, ...]
+    frozen: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ from .module import (
     arguments_of,
     convolves,
     is_the_layer,
+    kinds,
     other_random_states,
     random_states,
     settings_now,
@@ -162,7 +163,7 @@ class Host:
         self.modules[request.module] = module
         names, values = the_state(module)
         wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
-        return Made(tuple(names), wanted, structure(module), convolves(module), after), values
+        return Made(tuple(names), wanted, structure(module), convolves(module), after, *kinds(module)), values
 
     def ask_layer(self, request: requests.AskLayer, tensors: Tensors) -> tuple[IsTheLayer, Tensors]:
         return IsTheLayer(is_the_layer(self.modules[request.module], request.structure,

@@ -41,6 +41,13 @@ def the_state(module: nn.Module) -> tuple[list[str], list[torch.Tensor]]:
     return list(state), list(state.values())
 
 
+def kinds(module: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the buffers, and of the parameters that require no gradient. A tensor with two names has both."""
+    buffers = nn.Module.named_buffers(module, remove_duplicate=False)
+    parameters = nn.Module.named_parameters(module, remove_duplicate=False)
+    return tuple(n for n, _ in buffers), tuple(n for n, p in parameters if not p.requires_grad)
+
+
 def structure(module: nn.Module) -> Structure | None:
     """The one transposed convolution that has all parameters of the module, or None. The module may do more with its output;
     `is_the_layer` finds that out."""

@@ -15,6 +15,7 @@ from ....core.answers import Answer, Question
 from ....core.trial import Status
 from ..advice import ASKED, OF_DAILY_USE, of_cuda
 from ..foreign.process import Ended, Raised
+from ..foreign.replies import Made
 from ..foreign.requests import AsTrained, Overwritten, Parametrized, TwoInstances
 from ..party import Construction
 from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits, wide
@@ -45,7 +46,26 @@ _OUTPUT_ONLY = ("moved", "averaged", "rewritten", _EVAL)
 _NO_HOOK = "It does not run backward hooks."
 
 
-def state_inside(trial: TrialRun, how: Construction, state: State) -> str:
+def wrong_state(trial: TrialRun, how: Construction, reference: tuple[Made, list[torch.Tensor]], ours: Made
+                ) -> tuple[str, str] | None:
+    """What is wrong with a state whose names and shapes are right, and what to do. `ours`: of the file."""
+    theirs, values = reference
+    if said := _of_another_kind(theirs, ours):
+        return said, "Register parameters and buffers as the reference does, and freeze what it freezes."
+    said = _state_inside(trial, how, (theirs.names, values))
+    return (said, "Do not override state_dict.") if said else None
+
+
+def _of_another_kind(theirs: Made, ours: Made) -> str:
+    """Whether a name is a parameter in one file and a buffer in the other, or frozen in one of them. An optimizer then changes
+    what it must not change, or does not train what it must train."""
+    both = [{**dict.fromkeys(made.names, "a parameter"), **dict.fromkeys(made.buffers, "a buffer"),
+             **dict.fromkeys(made.frozen, "a parameter that requires no gradient")} for made in (theirs, ours)]
+    return next((f"Its {name} is {both[1][name]}, the reference's is {both[0][name]}." for name in theirs.names
+                 if both[0][name] != both[1].get(name)), "")
+
+
+def _state_inside(trial: TrialRun, how: Construction, state: State) -> str:
     """What is wrong with the state of the file in the state of a network that contains it."""
     names, values = state
     other = [v + 1 if v.is_floating_point() else v for v in values]
