@@ -127,6 +127,8 @@ def test_a_right_layer_is_asked_all_of_them(checked) -> None:
     pytest.param("saves_without_its_prefix", "state_dict", "In a network load_state_dict raises ", marks=pytest.mark.long),
     ("seeds_when_constructed", "same_draw", "Under another seed weight differs."),
     ("two_tiles_of_channels", "other_arguments", "Wrong for in_channels=14, out_channels=7; right for "),
+    ("no_overlap", "other_arguments", "Wrong for kernel_size=2, padding=0; kernel_size=5, stride=5, padding=0; right for "),
+    pytest.param("eight_rows_of_taps", "other_arguments", "For kernel_size=11, ", marks=pytest.mark.long),
     pytest.param("bias_of_its_group", "other_arguments", "For in_channels=6, groups=2, bias=True: ", marks=pytest.mark.long),
     pytest.param("no_zero_weight", "other_values", "With one channel of each parameter zero: ", marks=pytest.mark.long)])
 def test_what_is_wrong_with_a_layer_in_a_network_fails_that_question_alone(checked, name: str, key: str, words: str) -> None:

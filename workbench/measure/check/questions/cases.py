@@ -23,7 +23,8 @@ _AS_MANY = "as many values in another shape"
 _MOST_PAIRS = 15  # of constructor arguments that are changed together
 _CHANNELS = 3   # so many times the given input channels: a loop over tiles of channels may be unrolled for the given ones
 _MOST_CHANNELS = 1 << 14  # input channels times output channels of that case
-_LONGER = 29                 # taps that a kernel is longer, in its last dimension
+_LONGER = 29                 # taps that a kernel is longer, in its first or last dimension
+_WIDE = 11                   # taps of a square kernel; the inputs have as many positions, so that all taps reach one output
 _FEW, _OF_FEW = 64, 1.6   # values of an operand; see `Case.more`
 _NEAR = 0.02    # relative difference between nearly equal inputs
 _LARGER = 4.0   # factor for every eighth changed parameter
@@ -163,20 +164,40 @@ def arguments(given: Case, parameters: list[str], defaults: dict[str, float]) ->
         {"in_channels": 4, "out_channels": 8, "groups": 4, "kernel_size": 2, "stride": 1, "padding": 0, "dilation": 3,
          "output_padding": 0, "bias": True},
         {"kernel_size": 1, "stride": 2, "output_padding": 1, "padding": 0, "bias": not layer.bias},
-        {"stride": 1, "padding": 1, "dilation": 3, "output_padding": 0, "bias": not layer.bias}]
+        {"stride": 1, "padding": 1, "dilation": 3, "output_padding": 0, "bias": not layer.bias}, *_usual(layer)]
     seen = set()
     for change in changes:
-        change = {key: v for key, v in change.items() if key in parameters}
-        if "groups" in change or not change or set(change) == {"output_padding"}:
-            if "groups" not in change:
-                continue
+        change = {key: change[key] for key in parameters if key in change}
+        if not change or set(change) == {"output_padding"}:
+            continue
         case = changed(given, change)
         if case is None or case.setting.layer == layer or case.setting in seen:
             continue
+        if max(case.setting.layer.kernel_size) == _WIDE:
+            size = tuple(max(n, k) for n, k in zip(case.shapes[0][2:], case.setting.layer.kernel_size, strict=True))
+            case = resized(case, 2, size) or case
         seen.add(case.setting)
         words = ", ".join(f"{key}={_short(v)}" for key, v in change.items()
                           if getattr(case.setting.layer, key) != getattr(layer, key))
         yield replace(case, name=words, integers=False)
+
+
+def _usual(layer: ConvTranspose) -> list[Change]:
+    """Layers that networks often have, for which a file may have a path of its own: kernel = stride (the decoder of a U-Net),
+    kernel 1, kernel 4 at stride 2 (a generator), kernel 3 with output_padding, a vocoder, one channel. Then strides and
+    dilations with a common divisor, where some outputs get no product, and kernels that are long in other dimensions."""
+    plain: Change = {"padding": 0, "output_padding": 0, "dilation": 1}
+    wide = (_WIDE,) * min(layer.dims, 2) + (2,) * (layer.dims - 2)
+    return [
+        plain | {"kernel_size": 2, "stride": 2}, plain | {"kernel_size": 1, "stride": 1},
+        plain | {"kernel_size": 4, "stride": 2, "padding": 1},
+        plain | {"kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1}, plain | {"kernel_size": 5, "stride": 5},
+        *([plain | {"kernel_size": 16, "stride": 8, "padding": 4}] if layer.dims == 1 else []),
+        {"out_channels": 1, "groups": 1}, {"in_channels": 1, "groups": 1}, {"in_channels": 1, "out_channels": 1, "groups": 1},
+        {"kernel_size": 3, "stride": 2, "padding": 1, "dilation": 2, "output_padding": 1},
+        {"kernel_size": 3, "stride": 4, "padding": 2, "dilation": 6, "output_padding": 0},
+        {"kernel_size": (layer.kernel_size[0] + _LONGER, *layer.kernel_size[1:])},
+        plain | {"kernel_size": wide, "stride": 1, "padding": tuple(k // 2 for k in wide)}]
 
 
 def changed(given: Case, change: Change) -> Case | None:
