@@ -154,7 +154,10 @@ def test_the_verb_asks_for_names(tmp_path, monkeypatch, capsys):
     out = tmp_path / "m.py"
     assert cli.main(["export", "--session", "emulated", "--out", str(out)]) == 2 and not out.exists()
     said = capsys.readouterr().err
-    assert "the fastest of naive_gather, shared_weight_tiling is not known; name the variants" in said and said.count("\n") == 1
+    assert "the fastest of naive_gather, shared_weight_tiling is not known; choose one with --trial ID" in said
+    assert said.count("\n") == 1
+    assert cli.main(["export", "--session", "emulated", "--forward", "naive_gather", "--out", str(out)]) == 2
+    assert "choose a trial with --trial ID" in capsys.readouterr().err
 
 
 def test_no_bar_is_the_best_and_no_row_is_first_by_emulated_times():

@@ -347,7 +347,7 @@ def chosen_trials(trials: Sequence[Trial], workload: Workload | None = None, *, 
         elif not note:
             names = ", ".join(dict.fromkeys(t.name for t in some))
             raise BadRequest(f"No {direction} candidate of the session has a GPU time, so the fastest of {names} is not "
-                             f"known; name the variants to export.", field="session")
+                             f"known; choose one with --trial ID (in a notebook: variants=NAME).", field="session")
     if not best:
         raise BadRequest(f"Nothing to export. {' '.join(notes)}", field="session")
     used = fastest({direction: _ms(trial) for direction, trial in best.items()})

@@ -138,7 +138,7 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, list[str], str]:
         raise BadRequest("--trial needs --session: the session of the trial.", field="session")
     if args.session:
         if chosen:
-            raise BadRequest("Give --session or variants, not both.")
+            raise BadRequest("With --session, choose a trial with --trial ID, not a variant.")
         workload = workload_from(args) if args.preset or args.layer else None
         return _of_session(args, workload)
     if not (args.preset or args.layer):
