@@ -121,6 +121,12 @@ def test_what_could_not_be_run_here_is_not_called_passed() -> None:
     assert report.evidence.startswith("Not answered: \u201cImports and builds?\u201d and 1 more. It needs a GPU")
 
 
+def test_only_triton_itself_is_named_as_missing() -> None:
+    for module, answer in (("triton", Answer.SKIPPED), ("triton.language", Answer.SKIPPED), ("triton_extras", Answer.FAILED)):
+        error = Raised(Told("ModuleNotFoundError", f"No module named '{module}'", None, "", "", Context()))
+        assert build_question(error, "", emulated=True).answer is answer, module
+
+
 def test_a_class_of_another_name_is_told_the_name_it_needs() -> None:
     error = Raised(Told("NameError", "the file defines no class ModelNew; it has Modelnew", None, "", "", Context()))
     assert build_question(error, "", emulated=False).advice == "Rename Modelnew to ModelNew."

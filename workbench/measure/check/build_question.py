@@ -49,7 +49,7 @@ def build_question(error: Raised | Ended, text: str, *, emulated: bool, printed:
         if lacks or _NO_NINJA in error.message:
             return no_compiler(lacks or "load_inline finds no ninja on PATH.")
         return _wrong_source(error, text, detail, printed)
-    if error.type in ("ModuleNotFoundError", "ImportError") and "triton" in error.message and emulated:
+    if error.type in ("ModuleNotFoundError", "ImportError") and re.search(r"\btriton\b", error.message) and emulated:
         return Question("builds", _QUESTION, Answer.SKIPPED, "Triton is not installed here, and needs a GPU.",
                         "Check the file on a machine with a GPU.", str(Status.SKIPPED), detail)
     if emulated and re.search(r"NVIDIA driver|CUDA (?:is not|driver)|not compiled with CUDA|cuda.*not available",
