@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from workbench.core.candidate import Candidate
 from workbench.core.errors import RenderError
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.orders import GUARDS, BuildOrder, ExplainOrder
 from workbench.core.template import render
-from workbench.core.variants import discover
+from workbench.core.variants import discover, find
 from workbench.core.wrong_values import Tile, WrongValues, sentence
 from workbench.drive.checking.attacks import attacks
 from workbench.measure.build.build import build
@@ -128,6 +129,16 @@ def test_every_bad_kernel_has_its_status(bad_root: Path) -> None:
 def test_does_not_render(bad_root: Path) -> None:
     with pytest.raises(RenderError, match=r"undefined_tunable.cu uses Tune::TILE_M in line \d+, which is not defined"):
         render(bad_candidate(bad_root, "undefined_tunable"))
+
+
+def test_an_include_that_does_not_exist_is_told_where_headers_are(tmp_path: Path) -> None:
+    shipped = find("naive_gather", "forward")
+    own = replace(shipped, path=tmp_path / "forward" / "naive_gather.cu")
+    for variant, folders in ((shipped, "the shipped templates"), (own, f"{tmp_path.name}/ or of the shipped templates")):
+        wrong = replace(variant, text=variant.text.replace("contract/flat_grid", "contract/flatgrid"))
+        with pytest.raises(RenderError, match="which does not exist") as raised:
+            render(Candidate(wrong, WORKLOAD.layer, "float32", {}))
+        assert raised.value.advice == f"Name a header of {folders}, such as contract/problem.cuh."
 
 
 def test_does_not_compile(bad_root: Path, tmp_path: Path) -> None:
@@ -246,7 +257,7 @@ def test_a_row_that_is_never_written(bad: Built, bad_root: Path, scratch: Path) 
     wrong = [n // columns for n, share in enumerate(found.shares) if share]
     assert set(wrong) == {rows - 1} and len(wrong) == columns and found.not_finite == found.wrong
     assert found.along["image"] == (0, 28) and found.along["channel"] == (0, 0, 0, 56), "21 of 756, and of 378"
-    assert sentence(found).startswith("Wrong are only image 1 (2.8 %); only channel 3 (5.6 %)"), sentence(found)
+    assert sentence(found).startswith("Wrong values are only in image 1 (2.8 % of it); only in channel 3 (5.6 % of it)")
 
 
 def test_a_tap_that_is_left_out_is_named(bad: Built, bad_root: Path, scratch: Path) -> None:

@@ -7,7 +7,9 @@ from math import inf, nan
 import pytest
 import torch
 
+from workbench.core.trial import DEFAULT_ADVICE, Status
 from workbench.measure.kernel.buffers import POISON, Buffer, count_poison
+from workbench.measure.kernel.findings import wrong_result
 from workbench.measure.kernel.validate import BOUNDS, Comparison, allowed_rel_l2
 
 SHAPE = (2, 3, 8, 8)
@@ -55,6 +57,20 @@ def test_not_finite_fails(expected: torch.Tensor, value: float, exact: bool) -> 
     assert all(abs(v) < inf for v in vars(compared.errors()).values() if isinstance(v, float))
     if value != value:  # `err > tol`, as most harnesses write it, lets NaN through
         assert not _compared(got, expected, exact=exact, nan_safe=False).failed
+
+
+def test_one_unwritten_value_has_one_place(expected: torch.Tensor) -> None:
+    got = expected.float()
+    got.view(torch.int32)[0, 1, 2, 3] = POISON[torch.float32]
+    one = wrong_result("output", _compared(got, expected), kind="random floats", precision="ieee")
+    assert one.status is Status.UNWRITTEN and one.headline == "1 value of y was never written: y[0, 1, 2, 3]."
+    got.view(torch.int32)[1, 0, 0, 0] = POISON[torch.float32]
+    two = wrong_result("output", _compared(got, expected), kind="random floats", precision="ieee")
+    assert two.headline == "2 values of y were never written, the first at y[0, 1, 2, 3], the last at y[1, 0, 0, 0]."
+
+
+def test_the_advice_for_nan_names_reads_of_the_guard_zones() -> None:
+    assert "read outside of a tensor" in DEFAULT_ADVICE[Status.NON_FINITE]
 
 
 def test_all_nan_fails(expected: torch.Tensor) -> None:

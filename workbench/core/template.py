@@ -207,6 +207,10 @@ def symbol(rendered: Rendered) -> str:
     return f"{ENTRY}{rendered.candidate.direction}_{rendered.candidate_id}"
 
 
+def _folders(root: Path) -> str:
+    return "the shipped templates" if root == TEMPLATES else f"{root.name}/ or of the shipped templates"
+
+
 def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str, str], ...]:
     done: dict[str, str] = {}
 
@@ -216,8 +220,7 @@ def _headers(names: Sequence[str], root: Path, asked_by: str) -> tuple[tuple[str
         path = _file(name, root)
         if not path.is_file():
             raise RenderError(f'{by} includes "{name}", which does not exist.',
-                              advice=f"Name a header from {root.name}/ or from the shipped templates, such as "
-                                     f"contract/problem.cuh.")
+                              advice=f"Name a header of {_folders(root)}, such as contract/problem.cuh.")
         text = path.read_text(encoding="utf-8")
         done[name] = ""  # before its own includes, because headers may include each other
         for inner in INCLUDE.findall(text):

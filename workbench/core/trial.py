@@ -78,7 +78,7 @@ DEFAULT_ADVICE = {
     Status.WRONG_DEVICE: "Allocate the result on the device of the input.",
     Status.UNWRITTEN: "Round the grid size up, and store zeros where no tap reaches.",
     Status.OUT_OF_BOUNDS: "Test the index before the store, also in the last block.",
-    Status.NON_FINITE: "Look for shared memory that is read before it is written.",
+    Status.NON_FINITE: "Look for a read outside of a tensor, and for memory that is read before it is written.",
     Status.MISMATCH: "Check the divisibility test and the border at the worst index.",
     Status.INPUT_MODIFIED: "Declare the inputs const and write only to the result.",
     Status.NO_GRADIENT: "Wrap the call in torch.autograd.Function.",

@@ -94,7 +94,7 @@ class WrongValues:
 def sentence(found: WrongValues) -> str:
     """The most useful facts, in one to three sentences."""
     parts = [text for name, shares in found.along.items() if (text := _where(name, shares))]
-    said = [f"Wrong are {'; '.join(parts[:_MOST_SAID])}." if parts else "No place is worse than the others."]
+    said = [f"Wrong values are {'; '.join(parts[:_MOST_SAID])}." if parts else "No place is worse than the others."]
     if found.looks_like is not None and found.looks_like.found:
         said.append(f"Looks like: {found.looks_like.found}.")
     if found.smallest is not None:
@@ -118,7 +118,8 @@ def case_rows(case: SmallestWrong, tensor: str) -> list[tuple[str, str, str, str
 
 
 def _where(name: str, shares: Sequence[int]) -> str:
-    """`only channel 3`, or `channel 3 (100 %) and 4 (50 %), others 0 %`; empty where all parts are alike."""
+    """`only in channel 3 (5 % of it)`, or `in channel 3, 4 (at most 50 % of each), and in at most 9 % of each other`; empty
+    where all parts are alike."""
     most, least = max(shares), min(shares)
     if len(shares) < 2 or _ALIKE * (most - least) <= most:
         return ""
@@ -126,9 +127,10 @@ def _where(name: str, shares: Sequence[int]) -> str:
     rest = max(share for part, share in enumerate(shares) if part not in bad)
     listed = ", ".join(map(str, bad)) if len(bad) <= 4 else f"{bad[0]} to {bad[-1]}" \
         if bad == list(range(bad[0], bad[-1] + 1)) else f"{len(bad)} of {len(shares)}"
+    share = f"{most / 10:g} % of it" if len(bad) == 1 else f"at most {most / 10:g} % of each"
     if rest == 0:
-        return f"only {name} {listed} ({most / 10:g} %)"
-    return f"{name} {listed} ({most / 10:g} %), others {rest / 10:g} % at most"
+        return f"only in {name} {listed} ({share})"
+    return f"in {name} {listed} ({share}), and in at most {rest / 10:g} % of each other"
 
 
 def _smallest(tensor: str, case: SmallestWrong) -> str:

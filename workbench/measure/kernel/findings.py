@@ -139,8 +139,9 @@ def wrong_result(name: str, comparison: Comparison, *, kind: str, precision: str
             return Finding(Status.UNWRITTEN, headline, "Check the grid size, and look for a condition that makes every thread "
                            "return early.", detail, errors)
         be = "was" if comparison.unwritten == 1 else "were"
-        headline = f"{_values(comparison.unwritten)} of {short} {be} never written, " \
-                   f"the first at {numbers.index(short, first)}, the last at {numbers.index(short, last)}."
+        where = f", the first at {numbers.index(short, first)}, the last at {numbers.index(short, last)}" \
+            if comparison.unwritten > 1 else f": {numbers.index(short, first)}"
+        headline = f"{_values(comparison.unwritten)} of {short} {be} never written{where}."
         return Finding(Status.UNWRITTEN, headline, "", detail, errors)
     if comparison.not_finite:
         first = comparison.first_not_finite or ()
