@@ -183,6 +183,8 @@ def test_the_space_says_its_size_what_was_removed_and_what_is_covered(runner: Ru
     assert told.left_out["depthwise_rows ieee"].startswith("depthwise_rows needs layer.in_channels == layer.groups; here ")
     said = text.explained({"forward": told})
     assert "a sample of" in said and "removed by: " in said and "all values are tried of" in said
+    one = replace(told, families=(small,), points=small.points)
+    assert "candidates of 1 family, class" in text.explained({"forward": one}, short=True)
 
 
 def test_the_winner_of_a_gpu_is_kept_and_taken(tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:

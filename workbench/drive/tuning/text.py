@@ -19,6 +19,10 @@ EMULATED = ("The device is the CPU, which emulates the kernels. These times do n
             "best known.")
 
 
+def _families(many: int) -> str:
+    return "1 family" if many == 1 else f"{many} families"
+
+
 def explained(told: dict[str, Explained], *, short: bool = False, compact: bool = False) -> str:
     """A paragraph for each direction. `short`: its first line. `compact`: one line for each variant."""
     lines = []
@@ -26,7 +30,7 @@ def explained(told: dict[str, Explained], *, short: bool = False, compact: bool 
         if not space.points:
             lines.append(f"{direction}: nothing can be tried. {why_empty(space.left_out)}")
             continue
-        lines.append(f"{direction}: {numbers.count(space.points)} candidates of {len(space.families)} families, class "
+        lines.append(f"{direction}: {numbers.count(space.points)} candidates of {_families(len(space.families))}, class "
                      f"{space.precision_class}; {numbers.count(space.size)} configs before constraints.")
         if not short:
             for family in space.families:
