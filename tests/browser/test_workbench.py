@@ -76,7 +76,7 @@ def test_run_inspect_export_download(page, tmp_path):
     page.get_by_text("Resources", exact=False).first.wait_for()
 
     page.get_by_role("link", name="Export").click()
-    inside(page).get_by_text("the candidates have no GPU time; choose one.").wait_for()
+    inside(page).get_by_text("no candidate has a GPU time. Choose one.").wait_for()
     page.get_by_test_id("stSelectbox").filter(has_text="forward").get_by_role("combobox").click()
     page.get_by_role("option", name="naive_gather").click()
     download = page.get_by_role("button", name="Download", exact=True)

@@ -179,7 +179,8 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
-    (["run", "--layer", "ConvTranspose1d(3, 5, 3, stride=2", "--input-size", "8"], "cannot be read"),
+    (["run", "--layer", "ConvTranspose1d(3, 5, 3, stride=2", "--input-size", "8"], "a bracket is not closed"),
+    (["run", "--layer", "Conv2d(3, 5, 3)", "--input-size", "8"], "is not served; choose ConvTranspose1d"),
     (["run", "--layer", "ConvTranspose1d(3, 5, 3)"], "needs --input-size"),
     (["run", "--layer", "ConvTranspose1d(3, 5, 3, padding=-1)", "--input-size", "8"], "padding is -1"),
     (["run", "--layer", "ConvTranspose1d(3, 5, 3, groups=2)", "--input-size", "8"], "not divisible by groups 2"),
@@ -220,7 +221,7 @@ def test_a_wrong_kernel_is_exit_1_with_its_status(here, sessions: Path, tmp_path
     (["export", "--preset", "kb74", "--forward", "naive_gather", "--set", "naive.BLOCK=64"], "There is no variant 'naive'"),
     (["show", "--trial", "ab12"], "--trial needs the name of its session"),
     (["show", "nowhere"], "'nowhere' is not a session; the sessions below"),
-    (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64,x"], "'x' is not a whole number; write VARIANT."),
+    (["run", "--preset", "kb74/small", "--set", "naive_gather.BLOCK=64,x"], "'x' is not a whole number; write TUNABLE="),
     (["run", "--preset", "kb74/small", "--no-baselines", "--baselines-only"], "measures nothing; give only one of them"),
     (["check", "/nonexist.py", "--preset", "kb74"], "/nonexist.py does not exist; name an existing file."),
     (["check", "/", "--preset", "kb74"], "/ is a folder; name a file."),

@@ -184,7 +184,7 @@ def test_the_page_chooses_nothing_by_emulated_times(tmp_path, monkeypatch):
     page.run()
     assert not page.exception
     said = "".join(e.body for e in page.get("html"))
-    assert "forward: the candidates have no GPU time; choose one." in said
+    assert "forward: no candidate has a GPU time. Choose one." in said
     assert "No candidate is chosen yet" in said and "BAD INPUT" not in said
     forward = next(box for box in page.selectbox if box.label == "forward")
     assert forward.value == "PyTorch" and len(forward.options) == 3

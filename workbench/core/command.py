@@ -23,6 +23,12 @@ def parse_layer(text: str) -> ConvTranspose:
     example = "write it as in PyTorch: ConvTranspose1d(32, 64, 5, dilation=3)"
     found = re.match(r"\s*(?:torch\.)?(?:nn\.)?ConvTranspose([123])d\s*(\(.*\))\s*\Z", text, re.S)
     if not found:
+        other = re.match(r"\s*(?:torch\.)?(?:nn\.)?([A-Z]\w*)\s*\(", text)
+        if other and not re.fullmatch(r"ConvTranspose[123]d", other[1]):
+            raise BadRequest(f"The layer {text!r} is not served; choose ConvTranspose1d, ConvTranspose2d or ConvTranspose3d.",
+                             field="layer")
+        if text.count("(") > text.count(")"):
+            raise BadRequest(f"In the layer {text!r} a bracket is not closed; {example}.", field="layer")
         raise BadRequest(f"The layer {text!r} cannot be read; {example}.", field="layer")
     try:
         call = ast.parse(f"f{found[2]}", mode="eval").body

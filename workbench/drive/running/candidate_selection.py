@@ -89,7 +89,7 @@ def parse_settings(words: Iterable[str]) -> dict[str, dict[str, list[int]]]:
     for word in words:
         name, sign, values = word.partition("=")
         variant, dot, tunable = name.rpartition(".")
-        example = "write VARIANT.TUNABLE=VALUE[,VALUE]"
+        example = "write TUNABLE=VALUE[,VALUE] or VARIANT.TUNABLE=VALUE[,VALUE]"
         if not sign or not values or not tunable:
             raise BadRequest(f"The setting {word!r} cannot be read; {example}.", field="set")
         given = settings.setdefault(variant if dot else "*", {})

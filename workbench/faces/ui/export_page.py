@@ -203,7 +203,7 @@ def _recipe_choice(trials: list[Trial], known_by: tuple, fell: dict[tuple[str, s
     notes += [f"{d}: the {_MOST_OFFERED} fastest of {numbers.count(len(right_in[d]))} right candidates are offered."
               for d in directions if len(right_in[d]) > len(there[d]) == _MOST_OFFERED]
     if open_ := [d for d, found in there.items() if found and taken[d] == (None, "")]:
-        notes.append(f"{', '.join(open_)}: the candidates have no GPU time; choose one.")
+        notes.append(f"{', '.join(open_)}: no candidate has a GPU time. Choose one.")
     theme.html("".join(f'<div class="foot">{escape(note)}</div>' for note in notes))
     return chosen, first
 

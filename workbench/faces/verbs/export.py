@@ -48,7 +48,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{direction.replace('_', '-')}", dest=direction, metavar="VARIANT",
                             help="variant that computes both gradients in one launch" if direction == BACKWARD
                             else f"variant that computes {direction}")
-    parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V", help="value of a tunable")
+    parser.add_argument("--set", action="append", default=[], metavar="[VARIANT.]TUNABLE=V",
+                        help="value of a tunable of this variant, or of all that have it")
     parser.add_argument("--precision", default="",
                         help="precision of the kernels; with --best: the class tf32 or ieee (default: the "
                         "precision that PyTorch uses by default)")

@@ -45,8 +45,9 @@ from ..arguments import (
 def add(parser: argparse.ArgumentParser) -> None:
     add_workload(parser, required=False)
     add_candidates(parser)
-    parser.add_argument("--set", action="append", default=[], metavar="VARIANT.TUNABLE=V[,V]",
-                        help="value of a tunable; several values make several candidates")
+    parser.add_argument("--set", action="append", default=[], metavar="[VARIANT.]TUNABLE=V[,V]",
+                        help="value of a tunable of this variant, or of all that have it; several values make several "
+                             "candidates")
     parser.add_argument("--source", metavar="FILE", help="judge this file: an edited template or an edited source of a trial "
                                                          "('show --trial ID --source'). Or SESSION:TRIAL: judge the source "
                                                          "of that trial")
