@@ -57,7 +57,8 @@ def _asking(right: str, against: str, tmp_path_factory: pytest.TempPathFactory) 
 
 # All that can be asked in one process: what changes the settings of torch is asked by the self-test.
 OF_DAILY_USE = [a for a in attacks() if a.reference == "mlp" and a.question in habits.ASKED and a.question != "settings"]
-ALONE = {"no_grad", "eval_mode", "second_backward", "views", "copied", "strides"}   # these questions fail without another one
+# These questions fail without another one.
+ALONE = {"no_grad", "eval_mode", "second_backward", "views", "copied", "strides", "modes"}
 # What each shows is shown by another one as well, at another call.
 LONG = {"new_parameters_when_loaded", "keeps_the_memory_of_its_weight"}
 

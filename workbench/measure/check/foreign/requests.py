@@ -283,6 +283,12 @@ class AsTrained(DailyUse):
     rounds: tuple[str, ...] = ()
 
 
+class InModes(AsTrained):
+    """`rounds`: modes, see `host.networks.in_modes`."""
+
+    op = "in_modes"
+
+
 @dataclass(frozen=True)
 class Overwritten(DailyUse):
     op = "overwritten"
@@ -461,8 +467,9 @@ class Run(Request[Done]):
 
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
     Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, Threads, EvalMode, TwoCalls, SomeGradients,
-    SecondBackward, Views, Aliases, Stepped, AsTrained, Overwritten, TwoInstances, Parametrized, EvalAlone, Copied, AskLeft,
-    SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare, PrepareWay, DropWays, Run)}
+    SecondBackward, Views, Aliases, Stepped, AsTrained, InModes, Overwritten, TwoInstances, Parametrized, EvalAlone, Copied,
+    AskLeft, SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare,
+    PrepareWay, DropWays, Run)}
 
 
 def read(header: dict[str, Any]) -> Request[Any]:

@@ -135,7 +135,7 @@ def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Ten
         if choices and _monotonic() - begin > _CHOICES_S:
             break
         inputs = [x.detach() for x in xs]
-        with _only(module, names):
+        with only(module, names):
             there, grads = named_gradients(names, tensors_of(module, names, inputs), module(*inputs), grad_output)
         choices.append(there)
         results += grads
@@ -395,7 +395,7 @@ def named_gradients(names: Sequence[str], wanted: Tensors, output: torch.Tensor,
 
 
 @contextlib.contextmanager
-def _only(module: torch.nn.Module, names: Sequence[str]) -> Iterator[None]:
+def only(module: torch.nn.Module, names: Sequence[str]) -> Iterator[None]:
     """All other parameters are frozen."""
     frozen = [p for n, p in module.named_parameters() if p.requires_grad and n not in names]
     for p in frozen:

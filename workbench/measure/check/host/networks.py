@@ -17,14 +17,16 @@ from torch.nn.utils import parametrize
 from ...device import CHANNELS_LAST_LAYOUTS
 from ...module.cases import laid_out
 from ..foreign.replies import Habit
-from ..foreign.requests import AsTrained, Copied, Overwritten, Parametrized, TwoInstances
+from ..foreign.requests import AsTrained, Copied, InModes, Overwritten, Parametrized, TwoInstances
 from ..foreign.wire import Tensors
-from .habits import named_gradients, overwrite, restore, sets_of, tensors_of
+from .habits import named_gradients, only, overwrite, restore, sets_of, tensors_of
 
 _ALONE = 2                     # users of the memory of one tensor: the tensor, and whoever counts
 _monotonic = time.monotonic    # taken before a foreign file may replace it
 _FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
 _LARGER = 2.0**13   # factor of a grad_output
+_RECORDS = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+_MODES_S = 5.0   # no further mode after so many seconds: a file may be compiled again in each
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,46 @@ def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, de
     return Habit(buffers=ran, choices=tuple(names)), results
 
 
+def in_modes(module: torch.nn.Module, request: InModes, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """For each of `rounds` the output, and gradients where there is a graph. A round is three words: "train" or "eval"; a key
+    of `_RECORDS`; "trainable" or "frozen". "train" is the mode in which the module is now. If there are values of `parameters`,
+    all rounds run before with the old ones, and the new ones are written in place. Each call begins with the same buffers."""
+    count = len(tensors) - len(request.parameters)
+    values = [v.to(device) for v in tensors[count:]]
+    (xs,), grad_outputs = sets_of(request, tensors[:count], device)
+    before, begin = [(one, one.training) for one in module.modules()], _monotonic()
+    buffers = [(b, b.detach().clone()) for b in module.buffers()]
+    rounds: list[str] = []
+
+    def called(one: str) -> tuple[tuple[str, ...], Tensors]:
+        training, records, parameters = one.split()
+        for part, mode in before:
+            part.training = mode
+        if training == "eval":
+            module.eval()
+        names = [n for n in request.gradients if parameters == "trainable" or n.startswith("input ")]
+        inputs = [x.detach() for x in xs]
+        with contextlib.nullcontext() if parameters == "trainable" else only(module, ()):
+            wanted = tensors_of(module, names, inputs) if records == "grad" else []
+            with _RECORDS[records]():
+                output = module(*inputs)
+            there, grads = named_gradients(names, wanted, output, grad_outputs[0]) if wanted else ((), [])
+        restore([(b, v) for b, v in buffers if not torch.equal(b, v)])
+        return there, [output.detach().clone(), *grads]
+
+    with _as_it_was(module):
+        found = []
+        for one in request.rounds:
+            if _monotonic() - begin > _MODES_S:
+                break
+            found.append(called(one))
+            rounds.append(one)
+        if values:
+            overwrite(dict(module.named_parameters()), request.parameters, values)
+            found = [called(one) for one in rounds]
+    return Habit(choices=tuple(there for there, _ in found)), [t for _, those in found for t in those]
+
+
 @torch.no_grad()
 def _moved(this: _Round) -> tuple[tuple[str, ...], Tensors]:
     """An optimizer has the parameters. The module is converted to another dtype and back, and a state is loaded. Then the
@@ -263,7 +305,7 @@ def _biased(this: _Round) -> tuple[tuple[str, ...], Tensors]:
         owner.bias = None
 
 
-OF_NETWORKS = (overwritten, parametrized, as_trained, copied)
+OF_NETWORKS = (overwritten, parametrized, as_trained, in_modes, copied)
 _HOOK = "a hook"
 _ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
     "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed_in_eval,

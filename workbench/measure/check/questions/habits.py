@@ -62,7 +62,7 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
         return
     asker = _Habits(trial, first, second, other)
     for one in (asker.no_grad, asker.threads, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views,
-                asker.in_training, asker.overwritten, asker.parameters, asker.copied, asker.eval_mode, asker.left):
+                asker.in_training, asker.overwritten, asker.parameters, asker.copied, asker.eval_mode, asker.modes, asker.left):
         if not trial.candidate.given_up:
             found = one()
             if one == asker.no_grad:
@@ -355,10 +355,14 @@ class _Habits(OfNetworks):
         return found
 
     def _eval_of_changed(self) -> str:
+        other = self._changed_right()
+        return self._changed_in_eval(other) if other else ""
+
+    def _changed_right(self) -> Outcome | None:
         with suppress(NotForReference):
             if self.trial.loads_state and self.first.state[0] and not (other := self._changed()).problem(*_OF_A_CALL):
-                return self._changed_in_eval(other)
-        return ""
+                return other
+        return None
 
     def _parts_in_eval(self) -> str:
         """Each submodule alone, as in a frozen batch norm, where this changes the reference's output."""
@@ -396,10 +400,8 @@ class _Habits(OfNetworks):
 
     def _beside_another(self) -> str:
         """Two instances in one graph, if a call with the parameters of the other one is right."""
-        with suppress(NotForReference):
-            if self.trial.loads_state and self.first.state[0] and not (other := self._changed()).problem(*_OF_A_CALL):
-                return self._two_instances(other)
-        return ""
+        other = self._changed_right()
+        return self._two_instances(other) if other else ""
 
     def _stepped(self, outcome: Outcome) -> str:
         """`outcome`: of the changed parameters, which were loaded there. Here they are changed in place, then replaced."""

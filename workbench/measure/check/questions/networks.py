@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -16,7 +17,7 @@ from ....core.trial import Status
 from ..advice import ASKED, OF_DAILY_USE, of_cuda
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Made
-from ..foreign.requests import AsTrained, Overwritten, Parametrized, TwoInstances
+from ..foreign.requests import AsTrained, InModes, Overwritten, Parametrized, TwoInstances
 from ..party import Construction
 from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
@@ -43,6 +44,16 @@ _IN_TRAINING = {
 _IF_RIGHT = {"hooks": "views", "many": "two_calls"}
 _WITHOUT_GRADIENTS = ("without", "rewritten")   # asked of a module without a backward, too
 _OUTPUT_ONLY = ("moved", "averaged", "rewritten", _EVAL)
+# Of a new module the first mode is that of its first call.
+_MODES = {
+    "train": "in train mode", "eval": "in eval mode", "grad": "with gradients", "no_grad": "under no_grad",
+    "inference_mode": "in inference_mode", "trainable": "", "frozen": "all parameters frozen"}
+_ALL_MODES = [" ".join(words) for words in product(("train", "eval"), ("no_grad", "grad", "inference_mode"),
+                                                   ("trainable", "frozen"))]
+_PLAIN_MODE = "train grad trainable"
+_FIRST_CALLS = ("eval inference_mode trainable", "train grad frozen")   # beside the first of all
+_SEED_OF_MODES = 47   # and the next numbers: the state replaces what they draw
+_OTHER_REASON = {"no_grad", "eval_mode", "some_gradients", "parameters"}   # if one of these fails, so does "modes"
 _NO_HOOK = "It does not run backward hooks."
 
 
@@ -214,6 +225,80 @@ class OfNetworks(Asking):
                                   f"{', many forwards, larger gradients' * bool(names)}.")
         return [question.as_warning() if question.seen.endswith(_NO_HOOK) else question]
 
+    def modes(self) -> list[Question]:
+        """Each combination of modes; each of some of them in the first call of a new module."""
+        if not _OTHER_REASON.isdisjoint(self.failed):
+            return []
+
+        def wrong() -> str:
+            said, all_asked = self._in_all_modes(self._changed_right() or self.first)
+            if said or not all_asked or not self.trial.loads_state:
+                return said
+            return next(filter(None, map(self._called_first, range(len(_FIRST_CALLS)))), "")
+        return [self._question("modes", wrong, "Yes: train and eval, with and without gradients, trainable and frozen.")]
+
+    def _changed_right(self) -> Outcome | None:
+        """A right answer with other parameters, if there are any."""
+        raise NotImplementedError
+
+    def _in_all_modes(self, outcome: Outcome) -> tuple[str, bool]:
+        """What is wrong in all modes, after a change of the parameters in place; and whether there was time for all modes."""
+        values = self._values(outcome) if outcome is not self.first else {}
+        names = tuple(n for n in outcome.names if n.startswith("input ")) if outcome.grad_output is not None else ()
+        rounds = [one for one in _ALL_MODES if self.first.state[0] or not one.endswith("frozen")]
+        ask = partial(InModes, inputs=len(outcome.inputs), gradients=names, parameters=tuple(values), rounds=tuple(rounds))
+        how = partial(self.trial.how, outcome.case, **{"seed": _SEED_OF_MODES} if self.trial.loads_state else {})
+        given = [*outcome.inputs, *([outcome.grad_output] if names else []), *values.values()]
+        (stated, state), usual = self.first.state, self.trial.reference
+        try:
+            truth = split(rounds, *usual.ask(ask, how(dtype="float64"), list(map(wide, given)),
+                                             (stated, list(map(wide, state)))))
+            own = split(rounds, *usual.ask(ask, how(), given, self.first.state))
+        except Raised as error:
+            raise Not(f"the reference raises {error.sentence}.") from error
+        start = f"After a call in each mode{' and a change of the parameters in place' if values else ''}, "
+        try:
+            facts, results = self._asks[0].ask(ask, how(), given, self._asks[1])
+        except Raised as error:
+            return f"{start}in one of {len(rounds)} modes: {problem_of(error).seen}", True
+        there = split(rounds[:len(facts.choices)], facts, results)
+        if there is None:
+            return OTHER_COUNT, True
+        return self._compared_modes(outcome, start, there, (truth or {}, own or {})), len(there) == len(rounds)
+
+    def _compared_modes(self, outcome: Outcome, start: str, there: dict[str, dict[str, torch.Tensor]],
+                        theirs: Sequence[dict[str, dict[str, torch.Tensor]]]) -> str:
+        """`theirs`: in each mode the truth, and the reference's own results."""
+        those = []
+        for one, got in there.items():
+            usual = [{n if n == "output" else self.trial.plain(n): self.trial.tangent(n, v) for n, v in of[one].items()
+                      if n == "output" or self.trial.plain(n) in outcome.expected} for of in theirs if one in of]
+            if len(usual) != len(theirs) or not all(bool(v.isfinite().all()) for v in usual[0].values()):
+                continue
+            words = start + _in_words(one)
+            if lost := [n for n in theirs[0][one] if n not in got and self.trial.plain(n) in usual[0]]:
+                return f"{words} autograd gives no {self.trial.plain(lost[0])}."
+            those.append((words, replace(outcome, grad_output=None, expected=usual[0], own=usual[1]), got))
+        return self._compared(those)
+
+    def _called_first(self, number: int) -> str:
+        """A new module whose first call is in the mode of this number, then a plain call."""
+        first = _FIRST_CALLS[number]
+        names = tuple(self.first.names) if self.first.grad_output is not None else ()
+        ask = partial(InModes, inputs=len(self.first.inputs), gradients=names, rounds=(first, _PLAIN_MODE))
+        given, how = [*self.first.inputs, *([self.first.grad_output] if names else [])], self.trial.how(
+            self.first.case, seed=_SEED_OF_MODES + 1 + number)
+        words = f"Where the first call of a new module was {_in_words(first)}"
+        try:
+            found = split((first, _PLAIN_MODE), *self._asks[0].ask(ask, how, given, self._asks[1]))
+        except Raised as error:
+            return f"{words}: {problem_of(error).seen}"
+        if found is None:
+            return OTHER_COUNT
+        if lost := self._lost([*found[_PLAIN_MODE]], self.first) if names else "":
+            return f"{words} autograd then gives no {lost}."
+        return self._compared([(words, self.first, found[_PLAIN_MODE])])
+
     def _treated(self, outcome: Outcome) -> str:
         """`outcome`: that of the call with the changed parameters, which were loaded."""
         values = self._values(outcome)
@@ -282,6 +367,10 @@ class OfNetworks(Asking):
             return False
         except Raised:
             return True
+
+
+def _in_words(mode: str) -> str:
+    return ", ".join(filter(None, map(_MODES.__getitem__, mode.split())))
 
 
 def later_bias(trial: TrialRun, small: Case) -> list[Question]:
