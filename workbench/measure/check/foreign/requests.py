@@ -316,7 +316,7 @@ class EvalAlone(DailyUse):
     parts: tuple[str, ...] = ()
 
 
-class Copied(DailyUse):
+class Copied(AsTrained):
     op = "copied"
 
 

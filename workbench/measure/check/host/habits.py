@@ -42,16 +42,20 @@ _THREADS_S, _REST_S = 0.1, 2e-5
 
 def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Output under no_grad, in inference_mode, and in another thread. Then the inputs, as they are after that. The answer says
-    whether the first output is an inference tensor."""
+    whether the first output is an inference tensor, and whether it requires a gradient; also with gradients, if all is frozen.
+    """
     (xs,), _ = sets_of(request, tensors, device)
     with torch.no_grad():
         plain = module(*xs)
-    inference = ("inference",) if plain.is_inference() else ()
-    plain = plain.clone()
+    with only(module, ()):
+        frozen = module(*xs).requires_grad
+    said = {"inference": plain.is_inference(), "graph": plain.requires_grad, "graph of frozen": frozen}
+    plain = plain.detach().clone()
     with torch.inference_mode():
         inferred = module(*xs).clone()
     with ThreadPoolExecutor(1) as thread:
-        return Habit(first=inference), [plain, inferred, thread.submit(lambda: module(*xs).detach().clone()).result(), *xs]
+        threaded = thread.submit(lambda: module(*xs).detach().clone()).result()
+    return Habit(first=tuple(n for n, yes in said.items() if yes)), [plain, inferred, threaded, *xs]
 
 
 def threads(module: torch.nn.Module, request: Threads, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:

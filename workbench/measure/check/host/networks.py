@@ -26,7 +26,7 @@ _monotonic = time.monotonic    # taken before a foreign file may replace it
 _FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
 _LARGER = 2.0**13   # factor of a grad_output
 _RECORDS = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
-_MODES_S = 5.0   # no further mode after so many seconds: a file may be compiled again in each
+_MODES_S = 3.0   # no further mode after so many seconds: a file may be compiled again in each
 
 
 @dataclass(frozen=True)
@@ -114,20 +114,29 @@ def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensor
 
 
 def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The outputs of a deep copy, and of what torch.save and torch.load give, after the parameters of the original have become
-    zero. The second one is missing if the module cannot be saved: a handle of an extension cannot."""
-    (xs,), _ = sets_of(request, tensors, device)
+    """Output and gradients of a deep copy, and of what torch.save and torch.load give, after the parameters of the original
+    have become zero. The second one is missing if the module cannot be saved: a handle of an extension cannot. Then those for
+    the second inputs, if any, after the parameters of the deep copy have got new values in place."""
+    count = len(tensors) - len(request.parameters)
+    values = [v.to(device) for v in tensors[count:]]
+    sets, grad_outputs = sets_of(request, tensors[:count], device)
     parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
     kept = [p.detach().clone() for p in parameters.values()]
-    others = [copy.deepcopy(module)]
+    others = {"copy": copy.deepcopy(module)}
     with contextlib.suppress(Exception):   # foreign code
-        others.append(_saved(module))
+        others["saved"] = _saved(module)
     try:
         overwrite(parameters, list(parameters), [torch.zeros_like(v) for v in kept])
-        outputs = [other(*xs).detach().clone() for other in others]
+        found = {name: _Round(other, request.gradients, sets, grad_outputs, {}, device).called()
+                 for name, other in others.items()}
     finally:
         overwrite(parameters, list(parameters), kept)
-    return Habit(), outputs
+    if values:
+        changed = others["copy"]
+        overwrite(dict(changed.named_parameters()), request.parameters, values)
+        found["changed"] = _Round(changed, request.gradients, sets[1:], grad_outputs[1:], {}, device).called()
+    return Habit(first=tuple(found), choices=tuple(there for there, _ in found.values())), [
+        t for _, those in found.values() for t in those]
 
 
 def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:

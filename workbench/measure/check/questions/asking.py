@@ -24,7 +24,8 @@ from ..trialrun import Outcome, Problem, TrialRun, problem_of, wide
 from . import magnitudes
 
 OTHER_COUNT = "It returns a different number of results."
-_OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters", "in_training", "modes")   # of both
+_OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters", "in_training", "copied",
+            "modes")   # asked of both
 _REPEATED = "repeated"
 _OF_INPUTS = {
     "part_of_batch": "For slices of larger tensors", "part_of_channels": "For some channels of a larger tensor",

@@ -18,7 +18,6 @@ from ..foreign.replies import Habit, Left
 from ..foreign.requests import (
     Aliases,
     AskLeft,
-    Copied,
     EvalAlone,
     EvalMode,
     NoGrad,
@@ -37,6 +36,10 @@ from .cases import Case, changed_state, little_changed, with_batch
 from .networks import OfNetworks
 
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
+_OF_NO_GRAD = {
+    "inference": "Under no_grad its output is an inference tensor: a layer behind it cannot be trained with it.",
+    "graph": "Under no_grad its output requires a gradient: .numpy() then fails, and a loop of calls keeps all their tensors.",
+    "graph of frozen": "Its output requires a gradient, but no input and no parameter does."}
 _BY_DATA = "After a change through .data, which does not count as a new version"
 _SAME_BUFFER = 1e-2   # relative L2 tolerance; the accuracy is tested by other questions
 _SEED_OF_NEW = 45  # the state replaces what it draws
@@ -89,8 +92,11 @@ class _Habits(OfNetworks):
                 return OTHER_COUNT
             if not all(map(same_bits, results[3:], self.first.inputs)):
                 return "Without gradients it changes the values of its input.", Status.INPUT_MODIFIED
-            if facts.first:
-                return "Under no_grad its output is an inference tensor: a layer behind it cannot be trained with it."
+            theirs = self.trial.reference.ask(partial(NoGrad, inputs=len(self.first.inputs)), self.trial.how(
+                self.first.case), self.first.inputs, self.first.state)[0].first if facts.first else ()
+            for one in facts.first:
+                if one not in theirs:
+                    return _OF_NO_GRAD[one]
             where = ("Under no_grad", "In inference_mode", "In another thread")
             return self._compared([(words, self.first, {"output": one}) for words, one in zip(where, results, strict=False)])
         return [self._question("no_grad", wrong, "Yes: the same as in grad mode.")]
@@ -233,18 +239,6 @@ class _Habits(OfNetworks):
                                    for one, there in found.items()])
         return [self._question("views", wrong, "Yes: parts of larger tensors, and other inputs that are views" +
                                (", and a grad_output that is one." if names else "."))]
-
-    def copied(self) -> list[Question]:
-        """A file that cannot be copied at all is not asked: a handle of an extension cannot."""
-        def wrong() -> str:
-            try:
-                _, results = self._asked(Copied, [self.first])
-            except Raised as error:
-                raise Not(f"copy.deepcopy raises {error.sentence}.") from error
-            words = ("A copy, after the original's parameters were set to zero", "What torch.save and torch.load give")
-            return self._compared([(one, self.first, {"output": result}) for one, result in zip(words, results, strict=False)]
-                                  ) if len(results) in (1, 2) else OTHER_COUNT
-        return [self._question("copied", wrong, "Yes.").as_warning()]
 
     def left(self) -> list[Question]:
         """What calls leave behind: parameters, grad_output, flags; torch's settings; and the order of the output in memory."""

@@ -17,7 +17,7 @@ from ....core.trial import Status
 from ..advice import ASKED, OF_DAILY_USE, of_cuda
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Made
-from ..foreign.requests import AsTrained, InModes, Overwritten, Parametrized, TwoInstances
+from ..foreign.requests import AsTrained, Copied, InModes, Overwritten, Parametrized, TwoInstances
 from ..party import Construction
 from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
@@ -51,9 +51,14 @@ _MODES = {
 _ALL_MODES = [" ".join(words) for words in product(("train", "eval"), ("no_grad", "grad", "inference_mode"),
                                                    ("trainable", "frozen"))]
 _PLAIN_MODE = "train grad trainable"
-_FIRST_CALLS = ("eval inference_mode trainable", "train grad frozen")   # beside the first of all
+# Beside the first of all. What a file keeps of a call in inference_mode cannot be used by autograd. A right file that keeps a
+# constant has this defect, too: for the last mode it gets a warning only.
+_FIRST_CALLS = ("eval no_grad trainable", "train grad frozen", "eval inference_mode trainable")
 _SEED_OF_MODES = 47   # and the next numbers: the state replaces what they draw
 _OTHER_REASON = {"no_grad", "eval_mode", "some_gradients", "parameters"}   # if one of these fails, so does "modes"
+_COPIES = {
+    "copy": "A copy, after the original's parameters were set to zero", "saved": "What torch.save and torch.load give",
+    "changed": "A copy whose parameters have changed in place"}
 _NO_HOOK = "It does not run backward hooks."
 
 
@@ -225,6 +230,27 @@ class OfNetworks(Asking):
                                   f"{', many forwards, larger gradients' * bool(names)}.")
         return [question.as_warning() if question.seen.endswith(_NO_HOOK) else question]
 
+    def copied(self) -> list[Question]:
+        """A file that cannot be copied at all is not asked: a handle of an extension cannot."""
+        def wrong() -> str:
+            other = self._changed_right()
+            sets, values = ([self.first, other], self._values(other)) if other else ([self.first], {})
+            names = tuple(self.first.names) if self.first.grad_output is not None else ()
+            ask = partial(Copied, inputs=len(self.first.inputs), sets=len(sets), gradients=names, parameters=tuple(values))
+            given = [*(x for one in sets for x in one.inputs), *(one.grad_output for one in sets if names), *values.values()]
+            try:
+                facts, results = self._asks[0].ask(ask, self.trial.how(self.first.case), given, self._asks[1])
+            except Raised as error:
+                raise Not(f"copy.deepcopy raises {error.sentence}.") from error
+            found = split(facts.first, facts, results)
+            if found is None or not found.keys() <= _COPIES.keys():
+                return OTHER_COUNT
+            those = [(one, sets[one == "changed" and len(sets) - 1], there) for one, there in found.items()]
+            lost = ((one, self._lost([*there], outcome)) for one, outcome, there in those if names)
+            return next((f"{_COPIES[one]}: autograd gives no {name}." for one, name in lost if name), "") or self._compared(
+                [(_COPIES[one], outcome, there) for one, outcome, there in those])
+        return [self._question("copied", wrong, "Yes.").as_warning()]
+
     def modes(self) -> list[Question]:
         """Each combination of modes; each of some of them in the first call of a new module."""
         if not _OTHER_REASON.isdisjoint(self.failed):
@@ -235,7 +261,9 @@ class OfNetworks(Asking):
             if said or not all_asked or not self.trial.loads_state:
                 return said
             return next(filter(None, map(self._called_first, range(len(_FIRST_CALLS)))), "")
-        return [self._question("modes", wrong, "Yes: train and eval, with and without gradients, trainable and frozen.")]
+        question = self._question("modes", wrong, "Yes: train and eval, with and without gradients, trainable and frozen.")
+        only_warns = question.seen.startswith(f"No. {_first_was(_FIRST_CALLS[-1])}")
+        return [question.as_warning() if only_warns else question]
 
     def _changed_right(self) -> Outcome | None:
         """A right answer with other parameters, if there are any."""
@@ -288,7 +316,7 @@ class OfNetworks(Asking):
         ask = partial(InModes, inputs=len(self.first.inputs), gradients=names, rounds=(first, _PLAIN_MODE))
         given, how = [*self.first.inputs, *([self.first.grad_output] if names else [])], self.trial.how(
             self.first.case, seed=_SEED_OF_MODES + 1 + number)
-        words = f"Where the first call of a new module was {_in_words(first)}"
+        words = _first_was(first)
         try:
             found = split((first, _PLAIN_MODE), *self._asks[0].ask(ask, how, given, self._asks[1]))
         except Raised as error:
@@ -371,6 +399,10 @@ class OfNetworks(Asking):
 
 def _in_words(mode: str) -> str:
     return ", ".join(filter(None, map(_MODES.__getitem__, mode.split())))
+
+
+def _first_was(mode: str) -> str:
+    return f"Where the first call of a new module was {_in_words(mode)}"
 
 
 def later_bias(trial: TrialRun, small: Case) -> list[Question]:
