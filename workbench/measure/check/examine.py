@@ -22,11 +22,11 @@ from .clock import times
 from .clock.contestant import Beside
 from .foreign.process import Ended, Raised
 from .foreign.replies import Output
-from .party import Party
+from .party import Party, unlike
 from .progress import Progress
 from .questions import cases, drawn, gpu_questions, habits, kernelbench, magnitudes, networks, shrink, tf32
 from .questions.cases import Case
-from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits, unlike
+from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits
 
 _RUNS = 3
 _ROUNDING = 1e-3   # float32 runs may differ by this much, because sums may be in another order
@@ -196,7 +196,8 @@ class Examination:
                                                  "Keep the reference's parameter names and shapes."))
             elif told := networks.wrong_state(self.trial, how, (facts, theirs), ours_facts):
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {told[0]}", told[1]))
-            elif warned := networks.any_names(self.trial, how, (names, theirs), _ASKED["state_dict"]):
+            elif warned := networks.any_names(self.trial, how, (names, theirs), _ASKED["state_dict"]) or \
+                    networks.other_order(facts, ours_facts, _ASKED["state_dict"]):
                 self.questions += warned
             else:
                 self._pass("state_dict", f"Yes, {len(names)} tensor{'s' * (len(names) != 1)}.")
@@ -204,19 +205,14 @@ class Examination:
             self.trial.loads_state = False
             self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {_said(error)}",
                                              "Keep the reference's parameter names and shapes."))
-        equal = [same_bits(a, b) for a, b in zip(theirs, ours, strict=False)]
-        if len(theirs) == len(ours) and all(equal):
-            if wrong := drawn.under_another_seed(self.trial, how, new_seed()):
-                self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. {wrong}", "Set no seed in the constructor."))
-            else:
-                self._pass("same_draw", "Yes: equal bits under each of two seeds." if names else "There are no parameters.")
-        elif len(theirs) == len(ours):
-            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. Under the same seed {names[equal.index(False)]} "
-                                            "differs.", "Draw the parameters as the reference does, in the same order."))
+        if differs := drawn.unequal(self.trial, how):
+            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. {differs}",
+                                            "Draw the parameters as the reference does, in the same order."))
+        elif wrong := drawn.under_another_seed(self.trial, how, new_seed()):
+            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. {wrong}", "Set no seed in the constructor."))
         else:
-            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. It draws {len(ours)} tensors, the reference "
-                                            f"{len(theirs)}.", "Draw the parameters as the reference does."))
-        if not self.trial.loads_state and not (len(theirs) == len(ours) and all(equal)):
+            self._pass("same_draw", "Yes: equal bits under each of two seeds." if names else "There are no parameters.")
+        if not self.trial.loads_state and differs:
             self._skip(("values", "gradients", "gradient_values"), "Not asked: its parameters cannot be made equal to the "
                        "reference's, neither by state_dict nor by seed.")
             return False
@@ -421,14 +417,14 @@ class Examination:
         how = self.trial.how(case)
         if how not in self.trial.reference.drawn:
             return None
-        facts, theirs = self.trial.reference.drawn[how]
         try:
-            _, ours = self.trial.candidate.drawn.get(how) or self.trial.candidate.make(how)
+            if how not in self.trial.candidate.drawn:
+                self.trial.candidate.make(how)
         except (Raised, Ended):
             return None
-        name = next((n for n, a, b in zip(facts.names, theirs, ours, strict=False) if not same_bits(a, b)), "")
-        return Problem("state", Status.MISMATCH, f"Under the same seed {name} differs.", "Draw the parameters as the reference "
-                       "does, whatever the arguments.") if name else None
+        differs = drawn.unequal(self.trial, how)
+        return Problem("state", Status.MISMATCH, differs, "Draw the parameters as the reference does, whatever the arguments."
+                       ) if differs else None
 
     # -- what it means ------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ...core import numbers
 from ...core.trial import Status
 from .foreign import requests
 from .foreign.process import Ended, ForeignProcess
@@ -119,3 +120,17 @@ class Party:
             self.process.ask(requests.LoadState(self._made[how], tuple(state[0])), state[1],
                              doing="the state_dict was loaded")
         return self._made[how]
+
+
+def by_name(names: Sequence[str], own_names: Sequence[str], own: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A candidate's tensors in the reference's order. Other names: as they are."""
+    there = dict(zip(own_names, own, strict=False))
+    return [there[n] for n in names] if set(there) == set(names) else own
+
+
+def unlike(names: Sequence[str], values: list[torch.Tensor], own_names: Sequence[str], own: list[torch.Tensor]) -> str:
+    """How a candidate's state differs from the reference's in names or shapes; "" where it can be loaded."""
+    if set(names) != set(own_names):
+        return f"Its state_dict has {', '.join(own_names) or 'nothing'}; the reference's has {', '.join(names) or 'nothing'}."
+    return next((f"Its {n} is {numbers.shape(b.shape)}, the reference's is {numbers.shape(a.shape)}."
+                 for n, a, b in zip(names, values, by_name(names, own_names, own), strict=False) if a.shape != b.shape), "")

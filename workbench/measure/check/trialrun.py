@@ -440,14 +440,6 @@ def problem_of(error: Raised | Ended) -> Problem:
     return Problem("call", Status(error.status), error.headline, error.advice, error.log)
 
 
-def unlike(names: Sequence[str], values: list[torch.Tensor], own_names: Sequence[str], own: list[torch.Tensor]) -> str:
-    """How a candidate's state differs from the reference's in names or shapes; "" where it can be loaded."""
-    if names != own_names:
-        return f"Its state_dict has {', '.join(own_names) or 'nothing'}; the reference's has {', '.join(names) or 'nothing'}."
-    return next((f"Its {n} is {numbers.shape(b.shape)}, the reference's is {numbers.shape(a.shape)}."
-                 for n, a, b in zip(names, values, own, strict=False) if a.shape != b.shape), "")
-
-
 def new_seed() -> int:
     """A random seed that foreign code cannot know."""
     return secrets.randbits(31)

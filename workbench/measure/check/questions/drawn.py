@@ -25,6 +25,7 @@ from ...kernel.validate import distance
 from ..foreign import requests
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Output
+from ..party import by_name
 
 if TYPE_CHECKING:
     from ..party import Construction, Party
@@ -220,6 +221,17 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
 
 
+def unequal(trial: TrialRun, how: Construction) -> str:
+    """How the initial parameters of file and reference differ, which have been constructed under one seed. "" if their bits
+    are equal. Their order does not count."""
+    (theirs, values), (ours, own) = trial.reference.drawn[how], trial.candidate.drawn[how]
+    if len(values) != len(own):
+        return f"It draws {len(own)} tensors, the reference {len(values)}."
+    pairs = zip(theirs.names, values, by_name(theirs.names, ours.names, own), strict=False)
+    name = next((n for n, a, b in pairs if not torch.equal(a, b)), "")
+    return f"Under the same seed {name} differs." if name else ""
+
+
 def under_another_seed(trial: TrialRun, how: Construction, seed: int) -> str:
     """What is wrong if file and reference, which have been constructed alike, are constructed once more under a seed that the
     file cannot know: other parameters, or generators that are in the same state after both constructions."""
@@ -229,6 +241,7 @@ def under_another_seed(trial: TrialRun, how: Construction, seed: int) -> str:
         said = f"It raises {error.sentence}." if isinstance(error, Raised) else error.headline
         return f"When it is constructed once more: {said}"
     (their_first, theirs, values), (first, ours, own_values) = made
+    own_values = by_name(theirs.names, ours.names, own_values)
     if name := next((n for n, a, b in zip(theirs.names, values, own_values, strict=False) if not torch.equal(a, b)), ""):
         return f"Under another seed {name} differs."
     seeded = sorted(one.split()[0] for one in ({*first.after} & {*ours.after}) - ({*their_first.after} & {*theirs.after}))

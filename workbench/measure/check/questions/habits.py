@@ -256,7 +256,7 @@ class _Habits(OfNetworks):
             facts, results = asked(self.trial.candidate)
             theirs, values = asked(self.trial.reference)
             found.extend((facts, theirs))
-            if facts.state != theirs.state and self.trial.loads_state:
+            if set(facts.state) != set(theirs.state) and self.trial.loads_state:
                 return f"Its state_dict then has {', '.join(facts.state) or 'nothing'}.", Status.MISMATCH
             for words, ours, usual in (("requires_grad of", facts.frozen, theirs.frozen), ("the mode of", facts.modes,
                                                                                          theirs.modes)):
@@ -268,7 +268,9 @@ class _Habits(OfNetworks):
                 return f"Each call sets the seed of {' and '.join(sorted(seeded))}: other code draws the same random numbers " \
                     "after each call.", Status.MISMATCH
             before = dict(zip(*self.first.state, strict=True))
-            for name, now, usual in zip(facts.state, results, values, strict=False):
+            now_there = dict(zip(facts.state, results, strict=False))
+            for name, usual in zip(theirs.state, values, strict=False):
+                now = now_there.get(name, usual)
                 if name in self.first.names and not same_bits(now.to(before[name].dtype), before[name]) and \
                         same_bits(usual.to(before[name].dtype), before[name]) and self.trial.loads_state:
                     return f"A call changes the values of {name}.", Status.INPUT_MODIFIED

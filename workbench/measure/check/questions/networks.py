@@ -18,7 +18,7 @@ from ..advice import ASKED, OF_DAILY_USE, of_cuda
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Made
 from ..foreign.requests import AsTrained, Copied, InModes, Overwritten, Parametrized, TwoInstances
-from ..party import Construction
+from ..party import Construction, by_name
 from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
 from .asking import OTHER_COUNT, Asking, Not, split
@@ -89,8 +89,9 @@ def _state_inside(trial: TrialRun, how: Construction, state: State) -> str:
         facts, there = trial.candidate.inside(how, (names, other))
     except Raised as error:
         return f"In a network load_state_dict raises {error.sentence}."
-    if tuple(facts.names) != tuple(names):
+    if set(facts.names) != set(names):
         return f"In a network its state_dict has {', '.join(facts.names) or 'nothing'}, not {', '.join(names)}."
+    there = by_name(names, facts.names, there)
     wrong = next((n for n, a, b in zip(names, other, there, strict=True) if not same_bits(a, b)), "")
     return f"In a network load_state_dict does not change {wrong}." if wrong else ""
 
@@ -107,6 +108,17 @@ def any_names(trial: TrialRun, how: Construction, state: State, asked: str) -> l
             return [Question("state_dict", asked, Answer.WARNED, said, "Do not override load_state_dict.",
                              str(Status.MISMATCH))] if party is trial.reference else []
     return []
+
+
+def other_order(theirs: Made, ours: Made, asked: str) -> list[Question]:
+    """A warning if the parameters have another order. The state of an optimizer has no names: it goes by that order."""
+    one, other = ([n for n in made.names if n not in made.buffers] for made in (theirs, ours))
+    if one == other:
+        return []
+    said = f"Yes, but the order of its parameters is {', '.join(other)}; the reference's is {', '.join(one)}. Checkpoints of " \
+        "optimizers go by that order."
+    return [Question("state_dict", asked, Answer.WARNED, said, "Register the parameters in the reference's order.",
+                     str(Status.MISMATCH))]
 
 
 class OfNetworks(Asking):
