@@ -59,7 +59,7 @@ ASKED = {  # in daily use
     "parameters": "Right when its parameters have changed?",
     "modes": "Right when its mode changes?",
     "copied": "Right as a deep copy?", "left_alone": "Leaves its state, grad_output and seeds alone?",
-    "settings": "Leaves torch's settings alone?", "strides": "Lies in memory as the reference's output?",
+    "settings": "Leaves torch's settings alone?", "strides": "Same order in memory as in the reference?",
     "kernels_ran": "Does its CUDA code run here?", "resets": "Draws anew in reset_parameters()?",
     "refuses": "Raises for too many channels?", "later_bias": "Uses a bias that it gets later?"}
 KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "kernels_ran", "resets", "refuses", "later_bias"))
@@ -81,7 +81,7 @@ OF_DAILY_USE = {
     "later_bias": "Test in each call whether self.bias is None.",
     "left_alone": "Do not write to parameters, buffers or grad_output. Draw random numbers from a generator of your own.",
     "settings": "Do not change what belongs to the whole process, or restore it.",
-    "strides": "Return a contiguous output, as the reference does, if other code reads its memory.",
+    "strides": "Return contiguous tensors, as the reference does, if other code reads their memory.",
     "kernels_ran": "Check it on a GPU, or call the kernel where x.is_cuda is False, too: here the tensors are on the CPU."}
 
 

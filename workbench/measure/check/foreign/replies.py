@@ -222,7 +222,8 @@ class Left(Answer):
     parameters whose requires_grad has changed; `modes`: modules whose training flag has; `draws`: whether a call draws random
     numbers; `seeds`: generators that have the same state after each call; `hooks`: whether a forward hook ran; `strides` of the
     output; `settings`: settings of torch that have changed since before the file was loaded; `idle`: names of its load_inline
-    calls whose kernels the emulator has not run; `resets`: parameters that reset_parameters() does not draw anew."""
+    calls whose kernels the emulator has not run; `resets`: parameters that reset_parameters() does not draw anew; `scattered`:
+    tensors whose gradients are not contiguous."""
 
     state: tuple[str, ...]
     frozen: tuple[str, ...]
@@ -234,6 +235,7 @@ class Left(Answer):
     settings: tuple[str, ...]
     idle: tuple[str, ...] = ()
     resets: tuple[str, ...] = ()
+    scattered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -323,8 +323,11 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     hook.remove()
     drawn = random_states(device)
     other_random_states(device)
+    scattered: tuple[str, ...] = ()
     if grad_outputs:
-        named_gradients(request.gradients, tensors_of(module, request.gradients, xs), module(*xs), grad_outputs[0])
+        wanted = tensors_of(module, request.gradients, xs)
+        names, grads = named_gradients(request.gradients, wanted, module(*xs), grad_outputs[0])
+        scattered = tuple(n for n, g in zip(names, grads, strict=True) if not g.is_contiguous())
     else:
         module(*xs)
     seeds = tuple(sorted(one.split()[0] for one in {*drawn} & {*random_states(device)}))
@@ -335,7 +338,7 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     strides = tuple(output.stride()) if isinstance(output, torch.Tensor) else ()
     draws = not {*drawn_before} <= {*drawn}
     return Left(tuple(state), (*frozen, *thawed), changed, draws, seeds, bool(ran), strides, changed_settings(before),
-                resets=_drawn_otherwise(module)), [*state.values(), *grad_outputs]
+                resets=_drawn_otherwise(module), scattered=scattered), [*state.values(), *grad_outputs]
 
 
 HABITS = (no_grad, threads, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, eval_alone)

@@ -286,9 +286,12 @@ class _Habits(OfNetworks):
                     *(["It does not run forward hooks."] if theirs.hooks and not ours.hooks else []),
                     *([f"It changes {', '.join(ours.settings[:4])}."] if ours.settings else [])]
             questions.append(self._question("settings", lambda: " ".join(said), "Yes.").as_warning())
-            if ours.strides != theirs.strides and ours.strides:
-                differs = f"Its strides are {ours.strides}, the reference's are {theirs.strides}."
-                questions.append(self._question("strides", lambda: differs, "").as_warning())
+            lies = [f"Its strides are {ours.strides}, the reference's are {theirs.strides}."
+                    ] if ours.strides != theirs.strides and ours.strides else []
+            if scattered := [self.trial.plain(n) for n in ours.scattered if n not in theirs.scattered]:
+                lies.append(f"{scattered[0]} is not contiguous. That of the reference is, so that .view(-1) works.")
+            if lies:
+                questions.append(self._question("strides", lambda: " ".join(lies), "").as_warning())
             if again := set(ours.resets) - set(theirs.resets):
                 differ = f"Called again under one seed, reset_parameters() gives other values of {', '.join(sorted(again))}."
                 questions.append(self._question("resets", lambda: differ, "").as_warning())
