@@ -126,6 +126,9 @@ def test_a_right_layer_is_asked_all_of_them(checked) -> None:
     ("state_without_its_prefix", "state_dict", "In a network its state_dict has nothing, not weight, bias."),
     ("trains_its_filter", "state_dict", "Its blur is a parameter, the reference's is a buffer."),
     pytest.param("saves_without_its_prefix", "state_dict", "In a network load_state_dict raises ", marks=pytest.mark.long),
+    ("load_returns_nothing", "state_dict", "load_state_dict(strict=False) does not return the missing and the unexpected"),
+    pytest.param("folds_old_statistics", "eval_mode", "With running statistics that alone changed after .eval(): ",
+                 marks=pytest.mark.long),
     ("seeds_when_constructed", "same_draw", "Under another seed weight differs."),
     ("two_tiles_of_channels", "other_arguments", "Wrong for in_channels=14, out_channels=7; right for "),
     ("no_overlap", "other_arguments", "Wrong for kernel_size=2, padding=0; kernel_size=5, stride=5, padding=0; right for "),
@@ -143,6 +146,7 @@ def test_what_is_wrong_with_a_layer_in_a_network_fails_that_question_alone(check
     ("bias_before_weight", "state_dict", "the order of its parameters is bias, weight; the reference's is weight, bias."),
     ("loads_any_names", "state_dict", "It loads a state with linear.weight_of_another and without linear.weight."),
     pytest.param("gradient_in_another_order", "strides", "linear.weight is not contiguous. ", marks=pytest.mark.long),
+    pytest.param("takes_no_assign", "state_dict", "load_state_dict does not take assign=True.", marks=pytest.mark.long),
     ("bias_of_its_constructor", "later_bias", "With a bias that was set later: "),
     pytest.param("resets_once", "resets", "reset_parameters() gives other values of bias, weight.", marks=pytest.mark.long),
     pytest.param("patches_linear", "settings", "It changes torch.nn.Linear.forward.", marks=pytest.mark.long)])

@@ -143,7 +143,11 @@ class IsTheLayer(Answer):
 
 @dataclass(frozen=True)
 class StateLoaded(Answer):
+    """`tells`: load_state_dict(strict=False) returns the missing and the unexpected keys. `assigns`: it takes assign=True."""
+
     names: tuple[str, ...]
+    tells: bool = True
+    assigns: bool = True
 
 
 @dataclass(frozen=True)

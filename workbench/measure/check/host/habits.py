@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch.nn.utils import stateless
@@ -91,10 +92,10 @@ def threads(module: torch.nn.Module, request: Threads, tensors: Tensors, device:
 
 def eval_mode(module: torch.nn.Module, request: EvalMode, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Outputs: after .eval(), the same under no_grad, and back in the mode before. Then the gradients after .eval(), and the
-    buffers; the answer names them, and which of eval() and train() did not return the module."""
+    buffers; the answer names them, and which methods, such as eval() and train(), did not return the module."""
     (xs,), grad_outputs = sets_of(request, tensors, device)
     modes = [(one, one.training) for one in module.modules()]
-    returned = {"eval": module.eval()}
+    returned: dict[str, Any] = {"eval": module.eval()}
     wanted = tensors_of(module, request.gradients, xs)
     output = module(*xs)
     evaluated = output.detach().clone()
@@ -106,10 +107,22 @@ def eval_mode(module: torch.nn.Module, request: EvalMode, tensors: Tensors, devi
     for one, training in modes:
         one.training = training
     back = module(*xs).detach().clone()
+    returned |= _returned(module, device)
     buffers = dict(module.named_buffers())
     names = tuple(n for n in module.state_dict() if n in buffers)
     return Habit(names, there, tuple(n for n, one in returned.items() if one is not module)), [
         evaluated, inferred, back, *grads, *(buffers[n].detach().clone() for n in names)]
+
+
+def _returned(module: torch.nn.Module, device: str) -> dict[str, Any]:
+    """What further methods return that return the module in PyTorch. None of them changes it here."""
+    trainable = [(p, p.requires_grad) for p in module.parameters() if p.is_floating_point()]
+    frozen = module.requires_grad_(False)
+    for p, before in trainable:
+        p.requires_grad_(before)
+    floats = {t.dtype for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()}
+    return {"requires_grad_": frozen, "apply": module.apply(lambda _: None), "to": module.to(device),
+            **({"float": module.float()} if floats == {torch.float32} else {})}
 
 
 def two_calls(module: torch.nn.Module, request: TwoCalls, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:

@@ -52,6 +52,7 @@ from . import calls, habits, load, networks
 from .module import (
     Settings,
     arguments_of,
+    calls_of_loading,
     convolves,
     is_the_layer,
     kinds,
@@ -172,9 +173,11 @@ class Host:
     def load_state(self, request: requests.LoadState, tensors: Tensors) -> tuple[StateLoaded, Tensors]:
         module, prefix = self.modules[request.module], "0." if request.inside else ""
         whole = torch.nn.Sequential(module) if request.inside else module
+        kinds_of_call = calls_of_loading(module, request.names, tensors) if request.inside else ()
         whole.load_state_dict({prefix + n: v for n, v in zip(request.names, tensors, strict=True)})
         names, values = the_state(whole)
-        return StateLoaded(tuple(n[len(prefix):] if n.startswith(prefix) else f"a {n} without prefix" for n in names)), values
+        there = tuple(n[len(prefix):] if n.startswith(prefix) else f"a {n} without prefix" for n in names)
+        return StateLoaded(there, *kinds_of_call), values
 
     def left(self, request: requests.AskLeft, tensors: Tensors) -> tuple[Left, Tensors]:
         """The habit `left`, which needs data that the host keeps."""

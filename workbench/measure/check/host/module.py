@@ -3,9 +3,11 @@ file can change for all modules of its process: torch's switches, hooks, functio
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
@@ -39,6 +41,21 @@ def arguments_of(given: Any) -> tuple[list[Any], dict[str, Any]]:
 def the_state(module: nn.Module) -> tuple[list[str], list[torch.Tensor]]:
     state = {name: value for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
     return list(state), list(state.values())
+
+
+def calls_of_loading(module: nn.Module, names: Sequence[str], values: list[torch.Tensor]) -> tuple[bool, bool]:
+    """Whether load_state_dict(strict=False) returns the missing and the unexpected keys; whether it takes assign=True."""
+    try:
+        inspect.signature(module.load_state_dict).bind({}, assign=True)
+        assigns = True
+    except TypeError:
+        assigns = False
+    if not names:
+        return True, assigns
+    odd = f"{names[0]}_of_another"
+    found = module.load_state_dict({odd: values[0], **dict(zip(names[1:], values[1:], strict=True))}, strict=False)
+    missing, unexpected = (getattr(found, name, ()) for name in ("missing_keys", "unexpected_keys"))
+    return names[0] in missing and odd in unexpected, assigns
 
 
 def kinds(module: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -240,10 +240,10 @@ def _channels_last(this: _Round) -> tuple[tuple[str, ...], Tensors]:
 
 @torch.no_grad()
 def _changed_in_eval(this: _Round) -> tuple[tuple[str, ...], Tensors]:
-    """The parameters change after a call in eval mode."""
+    """Parameters, or buffers, change after a call in eval mode."""
     this.module.eval()
     this.module(*this.sets[0])
-    overwrite(this.parameters(), [*this.values], [*this.values.values()])
+    overwrite({**this.parameters(), **dict(this.module.named_buffers())}, [*this.values], [*this.values.values()])
     return (), [this.module(*this.sets[0])]
 
 

@@ -347,7 +347,8 @@ class _Habits(OfNetworks):
                 n: self.trial.tangent(usual[place - 3], values[place]) for n, place in of_eval.items()
                 if n in self.first.expected} for key, values in (("expected", truth), ("own", own))})
             return self._compared([(_MODES[0], about, dict(zip(facts.first, results[3:start], strict=True)))]) or \
-                self._parts_in_eval() or self._eval_of_changed()
+                self._parts_in_eval() or self._eval_of_changed() or self._new_statistics(dict(zip(buffers, own[split:],
+                                                                                                  strict=True)))
         found = [self._question("eval_mode", wrong, "Yes: the same as the reference in both modes.")]
         if buffers and found[0].answer is not Answer.SKIPPED and self.trial.loads_state:
             found.append(self._of_buffers(buffers, left))
@@ -355,7 +356,17 @@ class _Habits(OfNetworks):
 
     def _eval_of_changed(self) -> str:
         other = self._changed_right()
-        return self._changed_in_eval(other) if other else ""
+        return self._changed_in_eval(other, self._values(other), "With parameters that changed after .eval()") if other else ""
+
+    def _new_statistics(self, after: dict[str, torch.Tensor]) -> str:
+        """`after`: the buffers after a call. Those that it has changed change in eval mode, and no parameter does. A buffer
+        that no call changes is not asked: a file may treat a mask as a constant."""
+        before, how = dict(zip(*self.first.state, strict=True)), {"generator": self.trial.generator,
+                                                                  "device": self.trial.generator.device}
+        values = {n: v * (0.5 + 1.5 * torch.rand(v.shape, **how)).to(v) for n, v in after.items() if v.is_floating_point() and
+                  n in before and not same_bits(v, before[n].to(v))}
+        return self._changed_in_eval(self.first, values, "With running statistics that alone changed after .eval()") \
+            if self.trial.loads_state else ""
 
     def _changed_right(self) -> Outcome | None:
         with suppress(NotForReference):

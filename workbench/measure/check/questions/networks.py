@@ -89,6 +89,8 @@ def _state_inside(trial: TrialRun, how: Construction, state: State) -> str:
         facts, there = trial.candidate.inside(how, (names, other))
     except Raised as error:
         return f"In a network load_state_dict raises {error.sentence}."
+    if not facts.tells:
+        return "load_state_dict(strict=False) does not return the missing and the unexpected keys."
     if set(facts.names) != set(names):
         return f"In a network its state_dict has {', '.join(facts.names) or 'nothing'}, not {', '.join(names)}."
     there = by_name(names, facts.names, there)
@@ -97,8 +99,12 @@ def _state_inside(trial: TrialRun, how: Construction, state: State) -> str:
 
 
 def any_names(trial: TrialRun, how: Construction, state: State, asked: str) -> list[Question]:
-    """A warning if the file loads a state with a wrong name, where the reference raises an exception."""
+    """A warning if the file loads a state with a wrong name, where the reference raises an exception; or takes no assign=True.
+    """
     names, values = state
+    if not trial.candidate.inside(how, state)[0].assigns:
+        return [Question("state_dict", asked, Answer.WARNED, "No. load_state_dict does not take assign=True.",
+                         "Do not override load_state_dict.", str(Status.MISMATCH))]
     wrong = [f"{name}_of_another" if not place else name for place, name in enumerate(names)]
     for party in (trial.candidate, trial.reference) if wrong else ():
         try:
@@ -318,7 +324,11 @@ class OfNetworks(Asking):
             words = start + _in_words(one)
             if lost := [n for n in theirs[0][one] if n not in got and self.trial.plain(n) in usual[0]]:
                 return f"{words} autograd gives no {self.trial.plain(lost[0])}."
-            those.append((words, replace(outcome, grad_output=None, expected=usual[0], own=usual[1]), got))
+            # How far a gradient may jump is known in train mode only; `eval_mode` has compared those in eval mode.
+            if one.startswith("eval") and outcome.case.setting.layer is None:
+                got = {"output": got["output"]}
+            about = replace(outcome, grad_output=outcome.grad_output if len(got) > 1 else None)
+            those.append((words, replace(about, expected=usual[0], own=usual[1]), got))
         return self._compared(those)
 
     def _called_first(self, number: int) -> str:
@@ -347,9 +357,8 @@ class OfNetworks(Asking):
                   and (self.right_without or one not in _OUTPUT_ONLY)}
         return self._as_trained(rounds, outcome, values=values)
 
-    def _changed_in_eval(self, outcome: Outcome) -> str:
-        """`outcome`: as above. The reference is asked what is right in eval mode."""
-        values = self._values(outcome)
+    def _changed_in_eval(self, outcome: Outcome, values: dict[str, torch.Tensor], words: str) -> str:
+        """`values`: of parameters or buffers, written after a call in eval mode. The reference is asked what is right there."""
         ask = partial(AsTrained, inputs=len(outcome.inputs), parameters=tuple(values), rounds=(_EVAL,))
         (names, state), given = self.first.state, [*outcome.inputs, *values.values()]
         if not self.right_without or not values:
@@ -361,7 +370,7 @@ class OfNetworks(Asking):
         except Raised:
             return ""
         evaluated = replace(outcome, grad_output=None, expected={"output": truth}, own={"output": own})
-        return self._as_trained({_EVAL: "With parameters that changed after .eval()"}, evaluated, values=values) \
+        return self._as_trained({_EVAL: words}, evaluated, values=values) \
             if bool(truth.isfinite().all()) else ""
 
     def _values(self, outcome: Outcome) -> dict[str, torch.Tensor]:
