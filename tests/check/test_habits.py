@@ -104,7 +104,10 @@ def test_every_question_of_daily_use_has_an_attack() -> None:
 
 @pytest.mark.parametrize("text", [RIGHT, RIGHT_BACKWARD], ids=["a copy", "its own backward"])
 def test_what_is_right_in_all_of_them_passes(ask, text: str) -> None:
-    assert {key: q.answer for key, q in ask(text).items()} == dict.fromkeys(habits.KEYS, Answer.PASSED)
+    """That backward raises for an input with three dimensions."""
+    found = {key: q.answer for key, q in ask(text).items()}
+    assert found.pop("leading") is (Answer.PASSED if text == RIGHT else Answer.WARNED)
+    assert found == dict.fromkeys(habits.KEYS, Answer.PASSED)
 
 
 def test_a_report_says_which_way_of_calling_is_wrong(checked) -> None:
@@ -124,6 +127,11 @@ def test_a_right_layer_is_asked_all_of_them(checked) -> None:
     pytest.param("hidden_weight_decay", "second_backward", "of small gradients", marks=pytest.mark.long),
     ("weights_at_one_address", "parameters", "Where a parametrization, such as weight_norm, computes its weight: "),
     ("state_without_its_prefix", "state_dict", "In a network its state_dict has nothing, not weight, bias."),
+    ("keeps_its_mask", "two_calls", "Under another seed: "),
+    ("backward_sets_the_generator_back", "two_calls", "Its backward changes the state of the random numbers of torch."),
+    ("number_of_the_first_call", "numbers", "With 1.57 instead of 3.14: "),
+    ("reads_as_many_rows_as_samples", "leading", "For inputs of 3 × 4 samples: "),
+    ("first_stride_for_both", "other_arguments", "stride=(1, 2)"), ("always_the_mean", "other_arguments", "reduction=sum"),
     ("trains_its_filter", "state_dict", "Its blur is a parameter, the reference's is a buffer."),
     pytest.param("saves_without_its_prefix", "state_dict", "In a network load_state_dict raises ", marks=pytest.mark.long),
     ("load_returns_nothing", "state_dict", "load_state_dict(strict=False) does not return the missing and the unexpected"),
@@ -142,6 +150,7 @@ def test_what_is_wrong_with_a_layer_in_a_network_fails_that_question_alone(check
 
 
 @pytest.mark.parametrize(("name", "key", "words"), [
+    ("other_numbers_raise", "numbers", "With 1.57 instead of 3.14: The module raised ValueError"),
     ("takes_more_channels", "refuses", "It returns a Tensor for an input with 6 channels."),
     ("bias_before_weight", "state_dict", "the order of its parameters is bias, weight; the reference's is weight, bias."),
     ("loads_any_names", "state_dict", "It loads a state with linear.weight_of_another and without linear.weight."),
@@ -186,6 +195,17 @@ def test_smooth_values_other_sizes_of_the_output_and_equal_values(checked, name:
     question = report.question(key)
     assert words in question.seen and question.answer is (Answer.WARNED if against == "largest" else Answer.FAILED), question
     assert set(failed(report)) == ({key} if against != "largest" else set())
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("log_of_a_label", "With rows of a single 1: "), ("divides_by_a_norm", "With a sample of zeros: "),
+    pytest.param("divides_by_its_input", "With values half of them zero: ", marks=pytest.mark.long),
+    pytest.param("maximum_from_minus_1e4", "With 1e9 subtracted from one row: ", marks=pytest.mark.long),
+    ("takes_every_label", "With -100 in every other place of the whole numbers: ")])
+def test_values_of_masks_padding_and_labels_are_a_warning(checked, name: str, words: str) -> None:
+    report = checked(modules()[name], reference=reference(next(a.reference for a in attacks() if a.name == name)))
+    question = report.question("other_values")
+    assert question.answer is Answer.WARNED and words in question.seen and failed(report) == {}, question
 
 
 def test_values_that_get_inputs_does_not_draw_are_asked_and_warned_of(checked) -> None:

@@ -189,6 +189,7 @@ _IN_SHORT = {
     "other_sizes": "is wrong at other sizes", "other_arguments": "is wrong with other constructor arguments",
     "noncontiguous": "is wrong for a non-contiguous input", "batch_one": "is wrong for batch 1",
     "no_grad": "is wrong under no_grad", "eval_mode": "is wrong after .eval()", "buffers": "changes its buffers differently",
+    "numbers": "is wrong for other numbers among its inputs", "leading": "is wrong for one more leading dimension",
     "two_calls": "is wrong while two outputs are in use", "some_gradients": "is wrong when only some gradients are wanted",
     "parameters": "ignores changed parameters", "gradients": "has no gradient",
     "gradient_values": "computes wrong gradients", "stream": "ignores the current stream",

@@ -61,8 +61,10 @@ ASKED = {  # in daily use
     "copied": "Right as a deep copy?", "left_alone": "Leaves its state, grad_output and seeds alone?",
     "settings": "Leaves torch's settings alone?", "strides": "Same order in memory as in the reference?",
     "kernels_ran": "Does its CUDA code run here?", "resets": "Draws anew in reset_parameters()?",
-    "refuses": "Raises for too many channels?", "later_bias": "Uses a bias that it gets later?"}
-KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "kernels_ran", "resets", "refuses", "later_bias"))
+    "refuses": "Raises for too many channels?", "later_bias": "Uses a bias that it gets later?",
+    "numbers": "Right for other numbers among its inputs?", "leading": "Right for one more leading dimension?"}
+KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "kernels_ran", "resets", "refuses", "later_bias",
+                                                 "numbers", "leading"))
 OF_DAILY_USE = {
     "no_grad": "Compute the same values with and without gradient recording.",
     "threads": "Allocate temporary tensors in each call. Do not keep them in self or in static variables.",
@@ -78,6 +80,8 @@ OF_DAILY_USE = {
     "modes": "Test self.training, torch.is_grad_enabled() and requires_grad in each call. Keep nothing that depends on them.",
     "copied": "Keep tensors in parameters and buffers.",
     "resets": "Draw all parameters of the module in each call of reset_parameters().",
+    "numbers": "Read the numbers among the inputs in each call. Keep none of them.",
+    "leading": "Treat all dimensions ahead of the last ones as the batch, or raise an exception.",
     "later_bias": "Test in each call whether self.bias is None.",
     "left_alone": "Do not write to parameters, buffers or grad_output. Draw random numbers from a generator of your own.",
     "settings": "Do not change what belongs to the whole process, or restore it.",

@@ -100,6 +100,15 @@ class _Reference:
     numbers: str
 
 
+@dataclass(frozen=True)
+class _Compiling:
+    """nvcc in a thread. `result` is empty until it has ended. `enough`: set to stop it."""
+
+    thread: threading.Thread
+    result: list[Nvcc]
+    enough: threading.Event
+
+
 class _Check:
     """One check, from importing to timing."""
 
@@ -297,24 +306,26 @@ class _Check:
         """A sentence about a compiler that is missing on this machine; "" if none is."""
         return missing(find_toolchain(torch.version.cuda), cuda=not self.emulate) or ""
 
-    def _start_nvcc(self, calls: Sequence[InlineCall]) -> tuple[threading.Thread, list[Nvcc]] | None:
+    def _start_nvcc(self, calls: Sequence[InlineCall]) -> _Compiling | None:
         """Start nvcc, on a machine without a GPU. It compiles the source while the questions are asked."""
         if self.questions[0].answer is Answer.FAILED and not self.questions[0].detail.first_error:
             return None
         if not (self.emulate and self.order.nvcc and any(c.cuda_sources for c in calls)):
             return None
-        result: list[Nvcc] = []
+        result, enough = list[Nvcc](), threading.Event()
         thread = threading.Thread(target=lambda: result.append(cuda_sources.nvcc(
             calls, self.text, self.scratch / "nvcc", memory_bytes=self.order.memory_bytes,
-            limit_s=self.order.build_s)))
+            limit_s=self.order.build_s, enough=enough)))
         thread.start()
-        return thread, result
+        return _Compiling(thread, result, enough)
 
-    def _static(self, calls: Sequence[InlineCall], compiler: tuple[threading.Thread, list[Nvcc]] | None) -> None:
+    def _static(self, calls: Sequence[InlineCall], compiler: _Compiling | None) -> None:
         if compiler is not None:
-            self.emit(Event("build", "waiting for nvcc"))
-            compiler[0].join()
-            result = compiler[1][0] if compiler[1] else Nvcc(Answer.SKIPPED, "nvcc could not run.")
+            self.emit(Event("build", f"waiting for nvcc, {cuda_sources.MOST_WAIT_S:g} s at most (not with --no-nvcc)"))
+            compiler.thread.join(cuda_sources.MOST_WAIT_S)
+            compiler.enough.set()
+            compiler.thread.join()
+            result = compiler.result[0] if compiler.result else Nvcc(Answer.SKIPPED, "nvcc could not run.")
             self.questions.append(Question("nvcc", "Compiles with nvcc?", result.answer, result.seen, result.advice,
                                            str(Status.BUILD_FAILED) if result.answer is Answer.FAILED else ""))
             first = self.questions[0]

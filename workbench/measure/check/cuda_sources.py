@@ -3,11 +3,15 @@ by nvcc."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sysconfig
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +27,8 @@ from .foreign.replies import InlineCall
 
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
+MOST_WAIT_S = 60.0   # for nvcc, after the last other answer
+_POLL_S = 0.2
 _NO_HEADER = re.compile(r"No such file or directory|cannot open source file")
 _MOST_READ = 200_000  # characters
 _KERNELBENCH_REJECTS = (
@@ -82,8 +88,10 @@ def kernelbench_text(text: str) -> list[str]:
     return reasons
 
 
-def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes: int, limit_s: float) -> Nvcc:
-    """Compile every CUDA source as load_inline would, for one architecture, without linking. `text`: the file's."""
+def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes: int, limit_s: float, enough: threading.Event
+         ) -> Nvcc:
+    """Compile every CUDA source as load_inline would, for one architecture, without linking. `text`: the file's. `enough`: set
+    if its answer is no longer waited for."""
     tools = find_toolchain()
     if tools.nvcc is None:
         return Nvcc(Answer.SKIPPED, "There is no nvcc here: nothing was compiled for a GPU.")
@@ -103,11 +111,11 @@ def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes:
         words = [str(tools.nvcc), "-c", str(path), "-o", str(path.with_suffix(".o")), f"-arch={_ARCH}", "-std=c++20",
                  "-O1", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC", *includes, *_harmless(call.cuda_flags),
                  "-ccbin", str(tools.cxx)]
-        try:
-            with confine.start(words, scratch, device="cpu", memory_bytes=4 * memory_bytes, data_limit=False) as how:
-                done = subprocess.run(**how, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
-        except subprocess.TimeoutExpired:
-            return Nvcc(Answer.SKIPPED, f"nvcc was stopped after {limit_s:g} s.")
+        with confine.start(words, scratch, device="cpu", memory_bytes=4 * memory_bytes, data_limit=False) as how:
+            done = _ended(how, time.monotonic() + limit_s, enough)
+        if done is None:
+            return Nvcc(Answer.SKIPPED, f"nvcc was stopped: it had not ended {MOST_WAIT_S:g} s after the last other answer. "
+                        "--no-nvcc leaves this question out." if enough.is_set() else f"nvcc was stopped after {limit_s:g} s.")
         if done.returncode:
             first = in_the_file(first_error(done.stdout + done.stderr, source), text, call)
             if first is not None and _NO_HEADER.search(first.message):  # the file's own include folders are not searched here
@@ -117,6 +125,21 @@ def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes:
                 return Nvcc(Answer.SKIPPED, f"nvcc could not run: {last}")
             return Nvcc(Answer.FAILED, headline("nvcc", first), compile_advice(first.message, Place.of(first, text)))
     return Nvcc(Answer.PASSED, f"nvcc compiles it for {_ARCH} in {time.monotonic() - begin:.0f} s; it was not linked.")
+
+
+def _ended(how: confine.Start, end: float, enough: threading.Event) -> subprocess.CompletedProcess[str] | None:
+    """What the command gave; None if it and its children were stopped at that time, or when `enough` was set."""
+    with subprocess.Popen(**how, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        while True:
+            try:
+                said, complained = process.communicate(timeout=_POLL_S)
+                return subprocess.CompletedProcess(process.args, process.returncode, said, complained)
+            except subprocess.TimeoutExpired:
+                if enough.is_set() or time.monotonic() > end:
+                    for pid in (process.pid, *confine.descendants(process.pid)):
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                    return None
 
 
 def _harmless(flags: Sequence[str]) -> list[str]:

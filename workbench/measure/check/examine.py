@@ -94,7 +94,7 @@ class Examination:
         else:
             small = self.given
         if not broken and not (right if small is self.given else self._small_is_right(small, gradients)):
-            self._skip(("noncontiguous", "batch_one", *habits.KEYS), "Not asked: this case is already wrong at a small size.")
+            self._skip(("noncontiguous", "batch_one", *habits.KEYS), cases.already_wrong(small, self.trial.given))
         else:
             self._layouts(small, gradients)
             if not broken:

@@ -19,7 +19,7 @@ from ..kernel.inputs import reduction_length
 from ..kernel.validate import HALF, Comparison, allowed_rel_l2, distance, norm_apart
 from .advice import advice_for_call, status_of
 from .foreign.process import Ended, Raised
-from .foreign.replies import NoTensor, Output
+from .foreign.replies import Default, NoTensor, Output
 from .party import Construction, Party
 from .questions import drawn
 from .questions.cases import Case, Setting, fill, of_rectifier, positional
@@ -112,7 +112,7 @@ class TrialRun:
         self.loads_state = True       # else both draw under the same seed
         self.numbers = "{}"               # inputs that are no tensors; see `requests.Make`
         self.parameters: list[str] = []   # of the reference's constructor
-        self.defaults: dict[str, float] = {}   # of those parameters that are numbers
+        self.defaults: dict[str, Default] = {}   # of those parameters whose defaults are known
         self.convolves = False   # whether the reference does, in a layer of PyTorch's
         self.explained: Callable[[TrialRun, Outcome], bool] = lambda trial, outcome: False  # see questions/tf32.py
         self.declared = ""       # the precision that the file declares for float32

@@ -8,9 +8,10 @@ from typing import Any
 
 from ....core.layer import ConvTranspose
 from ....core.typed import Misfit
-from .wire import DTYPES
+from .wire import DTYPES, Kind, NotTheProtocol
 
 MOST_ITEMS = 1 << 16
+Default = bool | int | float | str | tuple[int, ...]
 _LARGEST = 1 << 60
 
 
@@ -67,11 +68,12 @@ class Told(Answer):
 
 @dataclass(frozen=True)
 class Loaded(Answer):
-    """`parameters` of the class's constructor, and the `defaults` of those that are numbers. `options`: the parameters of
-    forward that have a default value, if the file itself defines it. `takes_size`: forward has the parameter output_size."""
+    """`parameters` of the class's constructor, and the `defaults` of those that are numbers, texts or whole numbers in a tuple.
+    `options`: the parameters of forward that have a default value, if the file itself defines it. `takes_size`: forward has the
+    parameter output_size."""
 
     parameters: tuple[str, ...]
-    defaults: dict[str, bool | int | float]
+    defaults: dict[str, Default]
     calls: tuple[InlineCall, ...]
     seconds: float
     own_export: bool
@@ -80,7 +82,7 @@ class Loaded(Answer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(map(math.isfinite, self.defaults.values())):
+        if not all(math.isfinite(v) for v in self.defaults.values() if isinstance(v, int | float)):
             raise Misfit("holds a number that is not finite", "defaults")
 
 
@@ -265,3 +267,15 @@ def _fits(value: Any) -> bool:
         return 0 <= value < math.inf
     return not isinstance(value, int) or 0 <= value < _LARGEST
 
+
+def not_too_many(kinds: list[Kind]) -> None:
+    if len(kinds) > MOST_ITEMS:
+        raise NotTheProtocol(f"{len(kinds)} tensors")
+
+
+def gradients_there(names: tuple[str, ...], answer: Output) -> int:
+    """How many there are."""
+    found = answer.gradients
+    if found and (len(found) != len(names) or any(f not in (None, n) for f, n in zip(found, names, strict=True))):
+        raise NotTheProtocol("gradients that were not asked for")
+    return sum(f is not None for f in found)

@@ -16,7 +16,6 @@ import torch
 
 from ....core import typed
 from .replies import (
-    MOST_ITEMS,
     Compiled,
     Done,
     Given,
@@ -37,6 +36,8 @@ from .replies import (
     Told,
     Waits,
     Way,
+    gradients_there,
+    not_too_many,
 )
 from .wire import DTYPES, Kind, NotTheProtocol, count, differentiable, within
 
@@ -98,7 +99,7 @@ class Give(Request[Given]):
     seed: int
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Given, kinds: list[Kind]) -> None:
-        _not_too_many(kinds)
+        not_too_many(kinds)
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,7 @@ class OfModule(Request[R_co]):
 
 @dataclass(frozen=True)
 class Call(OfModule[Output | NoTensor]):
-    """See `host.calls.call`. `gradients`: the names of the requested gradients. `tf32`: how convolutions round their operands.
-    """
+    """See `host.calls.call`. `gradients`: names of those requested. `tf32`: how convolutions round their operands."""
 
     op = "call"
     answer = Output | NoTensor
@@ -178,7 +178,7 @@ class Call(OfModule[Output | NoTensor]):
             count(kinds, 0)
             return
         inputs = [(x.dtype, tuple(x.shape)) for x in sent[:self.inputs]] if self.echo else []
-        count(kinds, 1 + len(inputs) + _gradients(self.gradients, answer))
+        count(kinds, 1 + len(inputs) + gradients_there(self.gradients, answer))
         if (DTYPES.get(answer.dtype), answer.shape) != kinds[0]:
             raise NotTheProtocol("an output whose shape or dtype differs from its description")
         if kinds[1:1 + len(inputs)] != inputs:
@@ -200,7 +200,7 @@ class Reach(OfModule[Output]):
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Output, kinds: list[Kind]) -> None:
         """How far each gradient moves, element by element, and then as a norm."""
-        count(kinds, 2 * _gradients(self.gradients, answer))
+        count(kinds, 2 * gradients_there(self.gradients, answer))
         differentiable(kinds)
 
 
@@ -214,7 +214,7 @@ class DailyUse(OfModule[Habit]):
     gradients: tuple[str, ...] = ()
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Habit, kinds: list[Kind]) -> None:
-        _not_too_many(kinds)
+        not_too_many(kinds)
 
 
 class NoGrad(DailyUse):
@@ -316,6 +316,16 @@ class EvalAlone(DailyUse):
     parts: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Altered(DailyUse):
+    """So many `calls` with other `numbers` among the inputs (see `Make`), or after one `seed` for all of them."""
+
+    op = "altered"
+    calls: int = 1
+    numbers: str = "{}"
+    seed: int = 0
+
+
 class Copied(AsTrained):
     op = "copied"
 
@@ -404,8 +414,7 @@ class Prepare(Request[Prepared]):
 @dataclass(frozen=True)
 class Renew(Request[Nothing]):
     """All parameters are multiplied in place: those of the names in `negated` by -1, the others by 1. These tensors, if any,
-    replace the first set of the timed calls; with `fixed` the inputs of a backward, of which `way` then computes a new output.
-    """
+    replace the first set of the timed calls; with `fixed` the inputs of a backward, of which `way` then computes an output."""
 
     op = "renew"
     answer = Nothing
@@ -467,8 +476,8 @@ class Run(Request[Done]):
 
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
     Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, Threads, EvalMode, TwoCalls, SomeGradients,
-    SecondBackward, Views, Aliases, Stepped, AsTrained, InModes, Overwritten, TwoInstances, Parametrized, EvalAlone, Copied,
-    AskLeft, SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare,
+    SecondBackward, Views, Aliases, Stepped, AsTrained, InModes, Overwritten, TwoInstances, Parametrized, EvalAlone, Altered,
+    Copied, AskLeft, SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare,
     PrepareWay, DropWays, Run)}
 
 
@@ -483,16 +492,3 @@ def read(header: dict[str, Any]) -> Request[Any]:
         return typed.read(REQUESTS[name], header.get("request"))
     except typed.Misfit as error:
         raise ValueError(f"The request {name!r} cannot be read: {error}.") from error
-
-
-def _not_too_many(kinds: list[Kind]) -> None:
-    if len(kinds) > MOST_ITEMS:
-        raise NotTheProtocol(f"{len(kinds)} tensors")
-
-
-def _gradients(names: tuple[str, ...], answer: Output) -> int:
-    """How many there are."""
-    found = answer.gradients
-    if found and (len(found) != len(names) or any(f not in (None, n) for f, n in zip(found, names, strict=True))):
-        raise NotTheProtocol("gradients that were not asked for")
-    return sum(f is not None for f in found)

@@ -21,7 +21,6 @@ import types
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -50,6 +49,7 @@ from ..foreign.window import Window, give_back, opened
 from ..foreign.wire import Tensors, pack, receive_blocking
 from . import calls, habits, load, networks
 from .module import (
+    BeforeCalls,
     Settings,
     arguments_of,
     calls_of_loading,
@@ -127,8 +127,7 @@ class Host:
             raise TypeError(f"{name} is not an nn.Module")
         signature = inspect.signature(self.cls.__init__)
         named = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-        defaults = {p.name: p.default for p in signature.parameters.values()
-                    if isinstance(p.default, int | float) and math.isfinite(p.default)}
+        defaults = {p.name: p.default for p in signature.parameters.values() if _is_known(p.default)}
         return Loaded(tuple(named), defaults, tuple(self.loaded.calls), round(_monotonic() - begin, 2),
                       self.loaded.own_export, _options(self.cls), _takes_size(self.cls)), []
 
@@ -155,12 +154,10 @@ class Host:
         after = random_states(self.device)
         module = module.to(device=self.device, dtype=getattr(torch, request.dtype)) if request.dtype else \
             module.to(self.device)
-        if numbers := ast.literal_eval(request.numbers):
-            module.register_forward_pre_hook(partial(_with_numbers, numbers))
         if options := ast.literal_eval(request.options):
             module.register_forward_pre_hook(lambda _, args, given: (args, {**given, **options}), with_kwargs=True)
-        if request.draws:
-            module.register_forward_pre_hook(lambda *_: (torch.manual_seed(request.draws), None)[1])
+        if (numbers := ast.literal_eval(request.numbers)) or request.draws:
+            module.register_forward_pre_hook(BeforeCalls(numbers, request.draws))
         self.modules[request.module] = module
         names, values = the_state(module)
         wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
@@ -216,6 +213,13 @@ class Host:
         return self.batch.run(request)
 
 
+def _is_known(default: Any) -> bool:
+    """Whether the judge may change a default: a finite number, a text, or whole numbers in a tuple."""
+    if isinstance(default, int | float):
+        return math.isfinite(default)
+    return type(default) is str or type(default) is tuple and all(type(n) is int for n in default)
+
+
 def _options(cls: Any) -> tuple[str, ...]:
     """Parameters of forward that may be left out."""
     forward = inspect.unwrap(getattr(cls, "forward", None) or _options)
@@ -229,12 +233,6 @@ def _takes_size(cls: Any) -> bool:
         return "output_size" in inspect.signature(cls.forward).parameters
     except (AttributeError, TypeError, ValueError):
         return False
-
-
-def _with_numbers(numbers: dict[int, Any], module: torch.nn.Module, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """All arguments of forward, by place."""
-    rest = iter(tensors)
-    return tuple(numbers[place] if place in numbers else next(rest) for place in range(len(numbers) + len(tensors)))
 
 
 def main(argv: list[str]) -> int:

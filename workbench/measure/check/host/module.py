@@ -28,6 +28,21 @@ _PLACES: dict[str, Any] = {
     **{f"torch.nn.{name}": cls for name, cls in vars(torch.nn).items() if isinstance(cls, type)}}
 
 
+class BeforeCalls:
+    """A hook that each call of a module runs first. `numbers`: place -> value of the inputs that are no tensors. `draws`: the
+    seed under which a call begins, unless it is 0."""
+
+    def __init__(self, numbers: dict[int, Any], draws: int) -> None:
+        self.numbers, self.draws = numbers, draws
+
+    def __call__(self, module: nn.Module, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        """All arguments of forward, by place."""
+        if self.draws:
+            torch.manual_seed(self.draws)
+        rest, count = iter(tensors), len(self.numbers) + len(tensors)
+        return tuple(self.numbers[place] if place in self.numbers else next(rest) for place in range(count))
+
+
 def arguments_of(given: Any) -> tuple[list[Any], dict[str, Any]]:
     """KernelBench's get_init_inputs() is a list; newer ones also give [args, kwargs] or a dict."""
     if isinstance(given, dict):

@@ -3,6 +3,7 @@ or computed parameters, after hooks and exceptions, saved and loaded. Tensors as
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import io
@@ -17,9 +18,10 @@ from torch.nn.utils import parametrize
 from ...device import CHANNELS_LAST_LAYOUTS
 from ...module.cases import laid_out
 from ..foreign.replies import Habit
-from ..foreign.requests import AsTrained, Copied, InModes, Overwritten, Parametrized, TwoInstances
+from ..foreign.requests import Altered, AsTrained, Copied, InModes, Overwritten, Parametrized, TwoInstances
 from ..foreign.wire import Tensors
 from .habits import named_gradients, only, overwrite, restore, sets_of, tensors_of
+from .module import BeforeCalls, random_states
 
 _ALONE = 2                     # users of the memory of one tensor: the tensor, and whoever counts
 _monotonic = time.monotonic    # taken before a foreign file may replace it
@@ -137,6 +139,32 @@ def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: s
         found["changed"] = _Round(changed, request.gradients, sets[1:], grad_outputs[1:], {}, device).called()
     return Habit(first=tuple(found), choices=tuple(there for there, _ in found.values())), [
         t for _, those in found.values() for t in those]
+
+
+def altered(module: torch.nn.Module, request: Altered, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """Forwards of one instance, then the backward of each, the last one first. Nothing is seeded between them. For each call
+    the output and, if it has the shape of grad_output, the gradients; the answer names these. `first` of the answer: the
+    generators of random numbers whose states the backwards have changed."""
+    (xs,), grad_outputs = sets_of(request, tensors, device)
+    hook = next(one for one in module._forward_pre_hooks.values() if isinstance(one, BeforeCalls))
+    kept = hook.numbers, hook.draws
+    hook.numbers = ast.literal_eval(request.numbers) or hook.numbers
+    try:
+        if request.seed:
+            hook.draws = 0
+            torch.manual_seed(request.seed)
+        inputs = [[x.detach().clone() for x in xs] for _ in range(request.calls)]
+        wanted = [tensors_of(module, request.gradients, one) for one in inputs]
+        outputs = [module(*one) for one in inputs]
+        before = random_states(device)
+        parts = [named_gradients(request.gradients, one, y, grad_outputs[0])
+                 if grad_outputs and y.shape == grad_outputs[0].shape else ((), [])
+                 for one, y in zip(wanted[::-1], outputs[::-1], strict=True)][::-1]
+        changed = sorted({one.split()[0] for one in {*before} ^ {*random_states(device)}})
+    finally:
+        hook.numbers, hook.draws = kept
+    return Habit(first=tuple(changed), choices=tuple(there for there, _ in parts)), [
+        one for y, (_, grads) in zip(outputs, parts, strict=True) for one in (y.detach(), *grads)]
 
 
 def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -314,7 +342,7 @@ def _biased(this: _Round) -> tuple[tuple[str, ...], Tensors]:
         owner.bias = None
 
 
-OF_NETWORKS = (overwritten, parametrized, as_trained, in_modes, copied)
+OF_NETWORKS = (overwritten, parametrized, as_trained, in_modes, copied, altered)
 _HOOK = "a hook"
 _ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
     "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed_in_eval,

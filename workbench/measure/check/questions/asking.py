@@ -4,10 +4,12 @@ plain call. In the others values repeat; for these the reference is asked what i
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 
@@ -19,14 +21,15 @@ from ...module.cases import OTHER_GRADS, other_grad
 from ..advice import ASKED, OF_DAILY_USE
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Habit
-from ..foreign.requests import DailyUse, Views
-from ..trialrun import Outcome, Problem, TrialRun, problem_of, wide
+from ..foreign.requests import Altered, DailyUse, Views
+from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
 from . import magnitudes
 
 OTHER_COUNT = "It returns a different number of results."
 _OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters", "in_training", "copied",
             "modes")   # asked of both
 _REPEATED = "repeated"
+_LEADING = 3     # the size of one more leading dimension
 _OF_INPUTS = {
     "part_of_batch": "For slices of larger tensors", "part_of_channels": "For some channels of a larger tensor",
     "crop": "For a crop of a larger tensor", "shifted": "For an input that does not begin at a multiple of 16 bytes",
@@ -115,6 +118,106 @@ class Asking:
 
     def _wrong(self, outcome: Outcome, got: dict[str, torch.Tensor]) -> str:
         return "" if self._collected is not None else magnitudes.wrong(self.trial, outcome, got)
+
+
+class OtherCalls(Asking):
+    """Calls with other random numbers, other numbers among the inputs, and one more leading dimension."""
+
+    def numbers(self) -> list[Question]:
+        """Another number among the inputs, in a call of the same instance."""
+        there: dict[int, float] = ast.literal_eval(self.trial.numbers)
+        raised: list[str] = []
+
+        def wrong() -> str | tuple[str, Status]:
+            asked = False
+            for place, value in there.items():
+                other = not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else value / 2 or 0.5
+                words = f"With {other} instead of {value}"
+                try:
+                    told = self._altered((words,), numbers=repr({**there, place: other}))
+                except Raised as error:
+                    raised.append(words)
+                    return f"{words}: {problem_of(error).seen}", problem_of(error).status
+                if told and told[0]:
+                    return told[0]
+                asked = asked or told is not None
+            if not asked:
+                raise Not("the reference does not accept other numbers.")
+            return ""
+        if not there:
+            return []
+        question = self._question("numbers", wrong, "Yes.")
+        return [question.as_warning() if raised else question]
+
+    def _of_another_seed(self) -> str:
+        """Of a reference that draws random numbers in its calls: two calls after one seed, then both backwards."""
+        if not self.trial.draws or self._collected is not None:
+            return ""
+        words = ("Under another seed", "In a second call under that seed")
+        said, drew = self._altered(words, seed=self.trial.draws % 2**30 + 1) or ("", set())
+        return said or (f"Its backward changes the state of the random numbers of {' and '.join(sorted(drew))}. That of the "
+                        "reference does not." if drew else "")
+
+    def _altered(self, words: tuple[str, ...], **how: Any) -> tuple[str, set[str]] | None:
+        """What is wrong in calls of one instance, and the generators that only the file's backward changes. None if the
+        reference does not accept such calls. `words`: of each call."""
+        names = self.first.names if self.first.grad_output is not None else []
+        ask = partial(Altered, inputs=len(self.first.inputs), gradients=tuple(names), calls=len(words), **how)
+        given = [*self.first.inputs, *([self.first.grad_output] if names else [])]
+        of, state, construction = self.trial.reference, self.first.state, partial(self.trial.how, self.first.case)
+        try:
+            _, truth = of.ask(ask, construction(dtype="float64"), list(map(wide, given)), (state[0], list(map(wide, state[1]))))
+            usual, own = of.ask(ask, construction(), given, state)
+        except Raised:
+            return None
+        truths, owns = split(words, usual, truth), split(words, usual, own)
+        if truths is None or owns is None or not all(bool(one["output"].isfinite().all()) for one in truths.values()):
+            return None
+        facts, results = self._asks[0].ask(ask, construction(), given, self._asks[1])
+        if (found := split(words, facts, results)) is None:
+            return OTHER_COUNT, set()
+        those = []
+        for one, got in found.items():
+            expected, narrow = ({n if n == "output" else self.trial.plain(n): self.trial.tangent(n, v) for n, v in part.items()
+                                 if bool(truths[one][n].isfinite().all())} for part in (truths[one], owns[one]))
+            about = replace(self.first, expected=expected, own=narrow,
+                            grad_output=self.first.grad_output if len(truths[one]) > 1 else None)
+            if lost := [n for n in truths[one] if n not in got and self.trial.plain(n) in expected]:
+                return f"{one} autograd gives no {self.trial.plain(lost[0])}.", set()
+            those.append((one, about, {n: v for n, v in got.items() if n == "output" or self.trial.plain(n) in expected}))
+        return self._compared(those), {*facts.first} - {*usual.first}
+
+    def leading(self) -> list[Question]:
+        """Inputs with one more dimension ahead of the batch, as a linear layer takes them, if the reference gives the same
+        values as for one large batch. A file that raises an exception gets a warning."""
+        case, raised = self.first.case, list[str]()
+
+        def wrong() -> str | tuple[str, Status]:
+            batch = case.shapes[0][0]
+            of_batch = [bool(s) and s[0] == batch for s in case.shapes]
+            draws = [self.trial.inputs(case) for _ in range(2 if batch == _LEADING else _LEADING)]
+            stacked = [torch.stack(xs) if one else xs[0] for xs, one in zip(zip(*draws, strict=True), of_batch, strict=True)]
+            flat = [x.flatten(0, 1) if one else x for x, one in zip(stacked, of_batch, strict=True)]
+            how, state = self.trial.how(case, dtype="float64"), (self.first.state[0], list(map(wide, self.first.state[1])))
+            try:
+                outputs = [self.trial.reference.call(how, xs, state=state, wide=True, no_grad=True)[1]
+                           for xs in (flat, stacked)]
+                if not all(outputs) or outputs[0][0].numel() != outputs[1][0].numel() or not torch.allclose(
+                        outputs[1][0].reshape(outputs[0][0].shape), outputs[0][0]):
+                    raise Not("the reference gives other values.")
+                outcome = self.trial.run(replace(case, shapes=tuple(tuple(x.shape) for x in stacked)), values=stacked,
+                                         gradients=self.first.grad_output is not None, state=self.first.state)
+            except (Raised, NotForReference) as error:
+                raise Not("the reference does not accept such inputs.") from error
+            problem = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
+            if problem is None:
+                return ""
+            raised.extend([problem.about] if problem.about == "call" else [])
+            return f"For inputs of {len(draws)} × {batch} samples: {problem.seen}", problem.status
+        if case.setting.layer is not None or not case.shapes or not case.shapes[0]:
+            return []
+        question = self._question("leading", wrong, "Yes.")
+        return [] if question.answer is Answer.SKIPPED else [question.as_warning() if raised else question]
 
 
 class Rounds:

@@ -14,13 +14,18 @@ import torch
 
 from ....core.errors import BadRequest
 from ....core.layer import ConvTranspose, Workload
-from ..foreign.replies import Structure
+from ..foreign.replies import Default, Structure
 
 Change = dict[str, int | tuple[int, ...]]   # fields of a layer
 _SMALL = {1: 12, 2: 5, 3: 3}
 _BEYOND_A_GRID = (1 << 16) + 1   # blocks in the second or third dimension of a grid end at 65 535
 _AS_MANY = "as many values in another shape"
 _MOST_PAIRS = 15  # of constructor arguments that are changed together
+_MOST_ENTRIES = 4   # of a tuple that are changed
+# What PyTorch's modules take for one argument.
+_WORDS = (("mean", "sum", "none"), ("mean", "sum", "batchmean"), ("zeros", "reflect", "replicate", "circular"),
+          ("none", "tanh"), ("tanh", "relu"), ("same", "valid"), ("nearest", "bilinear", "bicubic"),
+          ("constant", "reflect", "replicate"))
 _CHANNELS = 3   # so many times the given input channels: a loop over tiles of channels may be unrolled for the given ones
 _MOST_CHANNELS = 1 << 14  # input channels times output channels of that case
 _LONGER = 29                 # taps that a kernel is longer, in its first or last dimension
@@ -95,7 +100,7 @@ def setting_of(parameters: Sequence[str], arguments: str, keywords: str, structu
     return Setting(tuple(map(_hashable, given)), tuple((k, _hashable(v)) for k, v in named.items()), layer)
 
 
-def positional(setting: Setting, parameters: list[str], defaults: dict[str, float]) -> Setting:
+def positional(setting: Setting, parameters: list[str], defaults: dict[str, Default]) -> Setting:
     """The same arguments by position: a candidate may name its parameters differently. Those before one that is given take
     their defaults, where these are known."""
     values = dict(setting.keywords)
@@ -137,7 +142,7 @@ def other_size(given: Case) -> list[Case]:
     return [replace(small, options=(("output_size", size),), name=f"output_size={_short(size)}")]
 
 
-def arguments(given: Case, parameters: list[str], defaults: dict[str, float]) -> Iterator[Case]:
+def arguments(given: Case, parameters: list[str], defaults: dict[str, Default]) -> Iterator[Case]:
     """Other constructor arguments, one change at a time, then several; only those the constructor has."""
     if given.setting.layer is None:
         yield from _generic_arguments(given, defaults)
@@ -215,6 +220,12 @@ def changed(given: Case, change: Change) -> Case | None:
     setting = Setting((), tuple(keywords.items()), layer)
     case = replace(given, setting=setting, shapes=((2, layer.in_channels, *given.shapes[0][2:]),), integers=True)
     return small_case(case)
+
+
+def already_wrong(case: Case, given: list[torch.Tensor]) -> str:
+    """Why other questions about the case are not asked."""
+    size = "the given" if case.shapes == tuple(tuple(x.shape) for x in given) else "a small"
+    return f"Not asked: the file is already wrong at {size} size."
 
 
 def few_channels(given: Case) -> Case | None:
@@ -401,16 +412,14 @@ def _long_rows(given: Case) -> Iterator[Case]:
             break
 
 
-def _generic_arguments(given: Case, defaults: dict[str, float]) -> Iterator[Case]:
-    """Whole numbers one up or one down, fractions clearly up or halved, switches the other way; arguments that the reference
-    does not accept are left out."""
+def _generic_arguments(given: Case, defaults: dict[str, Default]) -> Iterator[Case]:
+    """One argument at a time, then two whole numbers or switches together; what the reference does not accept is left out."""
     if given.setting.arguments:
         return
     there = dict(given.setting.keywords)
     everything = [*there.items(), *((k, v) for k, v in defaults.items() if k not in there)]
     for name, value in everything:
-        for other in ([not value] if isinstance(value, bool) else [value + 1, value - 1] if isinstance(value, int)
-                      else [value + 0.25, value / 2] if isinstance(value, float) else []):
+        for other in _other_values(value):
             keywords = tuple({**there, name: other}.items())
             yield replace(given, setting=replace(given.setting, keywords=keywords), name=f"{name}={other}")
     options = {name: not value if isinstance(value, bool) else value + 1 for name, value in everything
@@ -419,6 +428,22 @@ def _generic_arguments(given: Case, defaults: dict[str, float]) -> Iterator[Case
         keywords = tuple({**there, **{name: options[name] for name in pair}}.items())
         yield replace(given, setting=replace(given.setting, keywords=keywords),
                       name=", ".join(f"{name}={options[name]}" for name in pair))
+
+
+def _other_values(value: Any) -> list[Any]:
+    """Whole numbers one up or one down, fractions clearly up or halved, switches the other way; a tuple with one number one up;
+    the other words of the sets that have a word."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value - 1]
+    if isinstance(value, float):
+        return [value + 0.25, value / 2]
+    if isinstance(value, str):
+        return [*dict.fromkeys(word for words in _WORDS if value in words for word in words if word != value)]
+    if isinstance(value, tuple) and all(type(n) is int for n in value):
+        return [(*value[:d], n + 1, *value[d + 1:]) for d, n in enumerate(value[:_MOST_ENTRIES])]
+    return []
 
 
 def _hashable(value: Any) -> Any:

@@ -32,7 +32,7 @@ from ..party import Party
 from ..trialrun import NotForReference, Outcome, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
 from .asking import OTHER_COUNT, Not, Rounds, split
-from .cases import Case, changed_state, little_changed, with_batch
+from .cases import Case, already_wrong, changed_state, little_changed, with_batch
 from .networks import OfNetworks
 
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
@@ -61,11 +61,12 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
         first, second, other = magnitudes.answers(trial, case, gradients)
     if first.problem() or second.problem():
         for key in KEYS:
-            yield Question(key, ASKED[key], Answer.SKIPPED, "Not asked: this case is already wrong at a small size.")
+            yield Question(key, ASKED[key], Answer.SKIPPED, already_wrong(first.case, trial.given))
         return
     asker = _Habits(trial, first, second, other)
     for one in (asker.no_grad, asker.threads, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views,
-                asker.in_training, asker.overwritten, asker.parameters, asker.copied, asker.eval_mode, asker.modes, asker.left):
+                asker.in_training, asker.overwritten, asker.parameters, asker.copied, asker.numbers, asker.leading,
+                asker.eval_mode, asker.modes, asker.left):
         if not trial.candidate.given_up:
             found = one()
             if one == asker.no_grad:
@@ -146,7 +147,8 @@ class _Habits(OfNetworks):
             if near and (problem := near.problem()):
                 return f"For inputs that differ little from earlier ones: {problem.seen}"
             others = [one for one in (self.second, None if self.other is self.second else self.other, near) if one]
-            return next(filter(None, map(wrong_beside, others)), "") or self._many_calls() or self._beside_another()
+            return next(filter(None, map(wrong_beside, others)), "") or self._many_calls() or \
+                self._beside_another() or self._of_another_seed()
         return [self._question("two_calls", wrong, f"Yes: the first output is unchanged after a second call{more}.")]
 
     def some_gradients(self) -> list[Question]:

@@ -12,6 +12,7 @@ question is asked once more with the usual parameters, where only samples are mu
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -24,6 +25,7 @@ from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
 from ..trialrun import NotForReference, Outcome, Problem, State, TrialRun
 from . import cases
+from .drawn import OF_SUM_1
 
 UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below the normal numbers of float16
 _SAME = 1e-9        # of float64
@@ -35,6 +37,8 @@ _ROUNDINGS = 6
 _LARGER = 64.0      # softmax without its maximum overflows; with one scale for all samples small ones lose their digits
 _SHIFT = 256.0      # the mean of the squares minus the square of the mean loses the variance
 _SMOOTH = ("all equal", "in a ramp", "all zero but one", "that repeat in all rows")
+_OF_MASK = "1e9 subtracted from one row"
+_MASK, _NO_LABEL = 1e9, -100   # what masks subtract from scores; the default of ignore_index
 _FEW = "of which only four differ"
 _OF_STATE = ("one channel of each parameter zero", "all parameters zero", "all taps of a weight equal")
 _ONE_SIGN, _SPARSE = "above zero", "nearly all zero"
@@ -76,13 +80,13 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
 def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Question:
     """Values of which half are zero; in a transposed convolution one sample then has no gradient. A transposed convolution is
     also asked for zeros among the parameters, equal taps, smooth values, values of one sign, and values that are nearly all
-    zero. Anything else is also asked for values of the other sign, larger ones, and few different ones. It is not known whether
-    such a module may get these, so a wrong result is a warning. Its derivative may jump at zero, where each gradient between
-    both sides is right: gradients are left out there. Equal values may share their gradients in any way, so the sums are
-    compared."""
+    zero. Anything else is also asked for values of the other sign, larger ones, and few different ones. It is not known
+    whether such a module may get these, so a wrong result is a warning. Its derivative may jump at zero, where each gradient
+    between both sides is right: only NaN and infinite gradients count there. Equal values may share their gradients in any
+    way, so the sums are compared."""
     if trial.drawn is not None and any(trial.drawn.structures) or not any(x.is_floating_point() for x in trial.given):
-        return _skipped("Not asked: other values would not have the structure that get_inputs() gives them.", _OTHER_KEY,
-                        _OTHER)
+        return _of_masks(trial, given, [], gradients=gradients) or _skipped(
+            "Not asked: other values would not have the structure that get_inputs() gives them.", _OTHER_KEY, _OTHER)
     right: list[str] = []
     one_sign = any(x.is_floating_point() and bool((x >= 0).all() or (x <= 0).all()) for x in trial.given)
     asked: list[tuple[str, float | str]] = [("half of them zero", 0.0)]
@@ -101,25 +105,82 @@ def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Questi
             values = [_half(v, trial.generator, ones=trial.drawn is not None) for v in values]
         try:
             case = replace(given, tied=factor == _FEW, silent=not factor and trial.drawn is None)
-            outcome = trial.run(case, values=values, gradients=gradients and factor not in (
-                _SHIFT, *_SMOOTH) and (bool(factor) or trial.drawn is None), state=_zeroed(words, state))
+            outcome = trial.run(case, values=values, gradients=gradients and factor not in (_SHIFT, *_SMOOTH),
+                                state=_zeroed(words, state))
             state = state or outcome.state
-            of_gradients = ("gradients", "gradient_values") if _exact(outcome) else ()
-            problem = outcome.problem("call", "values", *of_gradients)
-            if problem is not None and problem.about == "gradient_values" and factor == _LARGER \
-                    and problem.status is not Status.NON_FINITE:
-                problem = None  # of a saturated softmax the gradients are rounding errors alone
+            if not factor and trial.drawn is not None or factor == _LARGER:
+                # Where an input is zero the derivative may jump. Of a saturated softmax the gradients are rounding errors.
+                problem = outcome.problem("call", "values") or _not_finite(outcome, "gradient_values")
+            else:
+                problem = outcome.problem("call", "values", *("gradients", "gradient_values") * _exact(outcome))
         except (NotForReference, Ended):
             continue
         if problem is not None:
-            answer = Answer.FAILED if trial.drawn is None else Answer.WARNED
-            return Question(_OTHER_KEY, _OTHER, answer, f"No. With {said}: {problem.seen}",
-                            "See whether the file may get such values. Then compute what the reference computes.",
-                            str(problem.status))
+            return _wrong_for(said, problem, Answer.FAILED if trial.drawn is None else Answer.WARNED)
         right.append(said)
+    if trial.drawn is not None and (question := _of_masks(trial, given, right, gradients=gradients)):
+        return question
     if not right:
         return _skipped("Not asked: the reference does not accept other values.", _OTHER_KEY, _OTHER)
     return Question(_OTHER_KEY, _OTHER, Answer.PASSED, f"Yes: with {'; '.join(right)}.")
+
+
+def _of_masks(trial: TrialRun, given: cases.Case, right: list[str], *, gradients: bool) -> Question | None:
+    """The question with values as padding, masks and labels have them, for which the results of the reference are finite. A
+    wrong result is a warning. `right` gets those for which the file is right. None if there are none."""
+    for said, values in _masked(trial, given):
+        try:
+            outcome = trial.run(given, values=values, gradients=gradients)
+        except (NotForReference, Ended):
+            continue
+        # Beside 1e9 a right formula may have large rounding errors.
+        of_values = outcome.problem("values") if said != _OF_MASK and _exact(outcome) else _not_finite(outcome, "values")
+        if problem := outcome.problem("call") or of_values or _not_finite(outcome, "gradient_values"):
+            return _wrong_for(said, problem, Answer.WARNED)
+        right.append(said)
+    return Question(_OTHER_KEY, _OTHER, Answer.PASSED, f"Yes: with {'; '.join(right)}.") if right else None
+
+
+def _masked(trial: TrialRun, given: cases.Case) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """The values, and how they differ from those that get_inputs() draws. Inputs with a structure keep it."""
+    structures, kinds = trial.drawn.structures, trial.given
+    free = [place for place, x in enumerate(kinds) if structures[place] is None and x.dim() > 1 and x.is_floating_point()]
+    whole = [place for place, x in enumerate(kinds) if structures[place] is None and x.dtype in (torch.int32, torch.int64)]
+    sums = [place for place, s in enumerate(structures) if s and s.word == OF_SUM_1]
+    for said, places, change in (("a sample of zeros", free, _without_first), (_OF_MASK, free, _masked_row),
+                                 *(("rows of a single 1", [place], _one_hot) for place in sums),
+                                 ("-100 in every other place of the whole numbers", whole, _ignored)):
+        if places:
+            yield said, [change(x) if place in places and x.numel() else x for place, x in enumerate(trial.inputs(given))]
+
+
+def _without_first(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.zeros_like(x[:1]), x[1:]])
+
+
+def _masked_row(x: torch.Tensor) -> torch.Tensor:
+    rows = x.reshape(-1, x.shape[-1])
+    return torch.cat([rows[:-1], rows[-1:] - _MASK]).view(x.shape)
+
+
+def _one_hot(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
+
+
+def _ignored(x: torch.Tensor) -> torch.Tensor:
+    """Cross entropy leaves such labels out."""
+    changed = x.flatten().clone()
+    changed[::2] = _NO_LABEL
+    return changed.view(x.shape)
+
+
+def _not_finite(outcome: Outcome, about: str) -> Problem | None:
+    return next((p for p in outcome.problems if p.about == about and p.status is Status.NON_FINITE), None)
+
+
+def _wrong_for(said: str, problem: Problem, answer: Answer) -> Question:
+    return Question(_OTHER_KEY, _OTHER, answer, f"No. With {said}: {problem.seen}",
+                    "See whether the file may get such values. Then compute what the reference computes.", str(problem.status))
 
 
 def answers(trial: TrialRun, case: cases.Case, gradients: bool) -> tuple[Outcome, Outcome, Outcome]:

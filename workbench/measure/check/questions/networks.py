@@ -21,7 +21,7 @@ from ..foreign.requests import AsTrained, Copied, InModes, Overwritten, Parametr
 from ..party import Construction, by_name
 from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
-from .asking import OTHER_COUNT, Asking, Not, split
+from .asking import OTHER_COUNT, Not, OtherCalls, split
 from .cases import Case, changed
 
 # Of a weight, in calls one after the other: the memory of a computed weight is then used again. Powers of two: no result has
@@ -127,7 +127,7 @@ def other_order(theirs: Made, ours: Made, asked: str) -> list[Question]:
                      str(Status.MISMATCH))]
 
 
-class OfNetworks(Asking):
+class OfNetworks(OtherCalls):
     """These questions. `second`: of other values."""
 
     second: Outcome
