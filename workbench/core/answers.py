@@ -52,7 +52,8 @@ _NOT_ASKED = ("double backward", "autocast", "other dtypes than the given one", 
               "NaN, infinite and denormal inputs", "unbatched inputs", "tensors of more than 2^31 values",
               "memory that is never freed", "how often memory is allocated", "another rounding mode of the processor",
               "several devices", "sizes far above the given one", "wrong shapes, except too many channels",
-              "parametrizations of other modules than a layer", "whether the file recognises a check")
+              "parametrizations of other modules than a layer", "hooks of the part that owns the weight",
+              "whether the file recognises a check")
 NOT_ASKED = ", ".join(_NOT_ASKED)
 
 

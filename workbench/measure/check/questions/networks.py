@@ -195,8 +195,8 @@ class OfNetworks(OtherCalls):
         return self._compared(those)
 
     def _parametrized(self) -> str:
-        """A layer whose weight is computed in each call, as by weight_norm, spectral_norm or pruning. A file that raises an
-        exception then is not wrong."""
+        """A layer whose weight is computed in each call, as by weight_norm of torch.nn.utils.parametrizations. A file that
+        raises an exception then is not wrong."""
         weights = tuple(n for n, v in zip(*self.first.state, strict=True) if n in self.first.names and v.dim() > 1)
         if self.first.case.setting.layer is None or not weights:
             return ""
