@@ -156,6 +156,7 @@ def test_what_is_wrong_with_a_layer_in_a_network_fails_that_question_alone(check
     ("loads_any_names", "state_dict", "It loads a state with linear.weight_of_another and without linear.weight."),
     pytest.param("gradient_in_another_order", "strides", "linear.weight is not contiguous. ", marks=pytest.mark.long),
     pytest.param("takes_no_assign", "state_dict", "load_state_dict does not take assign=True.", marks=pytest.mark.long),
+    pytest.param("no_garbage_collector", "settings", "It changes the garbage collector.", marks=pytest.mark.long),
     ("bias_of_its_constructor", "later_bias", "With a bias that was set later: "),
     pytest.param("resets_once", "resets", "reset_parameters() gives other values of bias, weight.", marks=pytest.mark.long),
     pytest.param("patches_linear", "settings", "It changes torch.nn.Linear.forward.", marks=pytest.mark.long)])

@@ -59,7 +59,7 @@ ASKED = {  # in daily use
     "parameters": "Right when its parameters have changed?",
     "modes": "Right when its mode changes?",
     "copied": "Right as a deep copy?", "left_alone": "Leaves its state, grad_output and seeds alone?",
-    "settings": "Leaves torch's settings alone?", "strides": "Same order in memory as in the reference?",
+    "settings": "Leaves settings of torch and the process alone?", "strides": "Same order in memory as in the reference?",
     "kernels_ran": "Does its CUDA code run here?", "resets": "Draws anew in reset_parameters()?",
     "refuses": "Raises for too many channels?", "later_bias": "Uses a bias that it gets later?",
     "numbers": "Right for other numbers among its inputs?", "leading": "Right for one more leading dimension?"}

@@ -1,12 +1,17 @@
 """Facts about a module inside the foreign process: its arguments, its state, and which layer it is. And the settings that a
-file can change for all modules of its process: torch's switches, hooks, functions and threads."""
+file can change for all modules of its process: torch's switches, hooks, functions and threads, and those of Python and the
+system."""
 
 from __future__ import annotations
 
+import gc
 import inspect
+import os
 import random
+import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
@@ -20,6 +25,10 @@ from ..foreign.replies import Structure
 
 _CLASSES = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 _SAME = 1e-9  # relative L2, of float64
+
+# Environment variables that a right file sets, or that torch sets, to build an extension.
+_OF_BUILDS = ("TORCH", "PYTORCH", "TRITON", "CUDA", "NVCC", "KINETO")
+_BY_NAME = {"MAX_JOBS", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "PATH", "LD_LIBRARY_PATH"}
 
 Settings = dict[str, object]
 _PLACES: dict[str, Any] = {
@@ -170,6 +179,22 @@ def settings_now() -> Settings:
         "hooks of all modules": [len(hooks) for name, hooks in vars(modules).items()
                                  if name.startswith("_global_") and name.endswith("_hooks")],
         "threads of Python": threading.active_count()}
+    found |= _of_the_process()
     for place, holder in _PLACES.items():
         found |= {f"{place}.{name}": id(one) for name, one in vars(holder).items() if callable(one)}
     return found
+
+
+def _of_the_process() -> Settings:
+    """Of warnings only the filters for all messages of all modules count: modules of torch add narrower ones when they are
+    imported."""
+    return {
+        "the garbage collector": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
+        "the priority of the process": os.getpriority(os.PRIO_PROCESS, 0),
+        "the cores of the process": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
+        "os.environ": {name: value for name, value in os.environ.items()
+                       if name not in _BY_NAME and not name.startswith(_OF_BUILDS)},
+        "sys.setrecursionlimit": sys.getrecursionlimit(),
+        "signal handlers": {one: signal.getsignal(one) for one in signal.valid_signals()},
+        "warnings.filters": {one[0] for one in warnings.filters if one[1] is None and one[3] is None and
+                             issubclass(UserWarning, one[2])}}

@@ -284,9 +284,10 @@ class _Habits(OfNetworks):
         questions = [self._question("left_alone", wrong, "Yes.")]
         if len(found) == 2:
             ours, theirs = found
+            settings = [name for name in ours.settings if name not in theirs.settings]
             said = [*(["It draws random numbers, the reference does not."] if ours.draws and not theirs.draws else []),
                     *(["It does not run forward hooks."] if theirs.hooks and not ours.hooks else []),
-                    *([f"It changes {', '.join(ours.settings[:4])}."] if ours.settings else [])]
+                    *([f"It changes {', '.join(settings[:4])}."] if settings else [])]
             questions.append(self._question("settings", lambda: " ".join(said), "Yes.").as_warning())
             lies = [f"Its strides are {ours.strides}, the reference's are {theirs.strides}."
                     ] if ours.strides != theirs.strides and ours.strides else []
