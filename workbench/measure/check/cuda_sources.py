@@ -28,7 +28,7 @@ from .foreign.replies import InlineCall
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
 MOST_WAIT_S = 60.0   # for nvcc, after the last other answer
-_POLL_S = 0.2
+_POLL_S, _MOST_ENDING_S = 0.2, 10.0
 _NO_HEADER = re.compile(r"No such file or directory|cannot open source file")
 _MOST_READ = 200_000  # characters
 _KERNELBENCH_REJECTS = (
@@ -136,10 +136,18 @@ def _ended(how: confine.Start, end: float, enough: threading.Event) -> subproces
                 return subprocess.CompletedProcess(process.args, process.returncode, said, complained)
             except subprocess.TimeoutExpired:
                 if enough.is_set() or time.monotonic() > end:
-                    for pid in (process.pid, *confine.descendants(process.pid)):
-                        with suppress(ProcessLookupError):
-                            os.kill(pid, signal.SIGKILL)
+                    _stop((process.pid, *confine.descendants(process.pid)))
                     return None
+
+
+def _stop(pids: Sequence[int]) -> None:
+    """Kill them, and wait until they have ended: they would be counted as processes that the file has left."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    end = time.monotonic() + _MOST_ENDING_S
+    while {*pids} & {*confine.descendants(os.getpid())} and time.monotonic() < end:
+        time.sleep(_POLL_S)
 
 
 def _harmless(flags: Sequence[str]) -> list[str]:
