@@ -461,7 +461,7 @@ def test_check_says_what_is_right_here(folder: Path, capsys: pytest.CaptureFixtu
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(subject.namespace, "_times", lambda runs, device, ms=ours_ms: {"ours": ms, "PyTorch": 1.0})
             assert check(["--check"]) == answer
-    assert check(["--other"]) == 2
+    assert check(["--other"]) == 2 and capsys.readouterr().out.endswith(" --check [--small]\n")
     counted(subject)
     kernel = subject.namespace["_KERNELS"][0]
     launch, query = kernel.launchers[DEVICE, kernel.layer]
