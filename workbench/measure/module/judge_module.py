@@ -142,10 +142,11 @@ def _check(subject: Subject, case: ModuleCase, kind: str, scratch: Path) -> dict
 def _compare(subject: Subject, case: ModuleCase, name: str, got: torch.Tensor, truth: Truth, tensors: Tensors, *,
              exact: bool) -> tuple[Comparison, str]:
     precision, by_kernel = subject.precision(_DIRECTION_OF[name], own=case.own)
-    # PyTorch may choose an algorithm (Winograd) that is not exact for integers, so its directions need not be exact.
+    # PyTorch may choose an algorithm (Winograd) that is not exact for integers, so its directions need not be exact. On some
+    # CPUs it rounds parts of a sum to 16 bits.
     comparison = Comparison(tuple(got.shape), exact=exact and by_kernel, rms=truth.rms[name], poisoned=False,
                             least_norm=truth.least_norm[name],
-                            allowed=allowed_rel_l2(precision, truth.reduction[name]))
+                            allowed=allowed_rel_l2(precision, truth.reduction[name]) * (1 if by_kernel else 2))
     for index, expected in truth.blocks(name, tensors):
         comparison.add(index, got[index].contiguous(), expected)
     return comparison, precision
@@ -215,10 +216,10 @@ def _check_gradients_apart(subject: Subject, case: ModuleCase) -> None:
 
 
 def _second_derivative(module: nn.Module, tensors: Tensors) -> torch.Tensor:
-    """Of a sum of squared gradients, by grad_output."""
+    """Of a sum of squared gradients, by grad_output. They are divided by the largest: large squares are infinite in float16."""
     x, grad_output = (tensors[name].detach().requires_grad_() for name in ("input", "grad_output"))
     gradient = torch.autograd.grad(module(x), x, grad_output, create_graph=True)[0]
-    return torch.autograd.grad(gradient.square().sum(), grad_output)[0]
+    return torch.autograd.grad((gradient / gradient.detach().abs().max().clamp(min=1)).square().sum(), grad_output)[0]
 
 
 def _check_empty_batch(subject: Subject, case: ModuleCase) -> None:
