@@ -55,6 +55,19 @@ def test_3d_in_float16_with_the_gradients_left_to_pytorch(folder: Path, worker: 
     assert result.detail.left_to_pytorch == ("grad_input", "grad_weight")
 
 
+@pytest.mark.parametrize(("direction", "right", "broken", "said"), [
+    ("grad_weight", 'return getattr(torch, f"conv_transpose{len(settings[0])}d")(x, weight, bias, *settings)',
+     'return 1.002 * getattr(torch, f"conv_transpose{len(settings[0])}d")(x, weight, bias, *settings)', "The error of y is"),
+    ("forward", "_gradients_by_pytorch(grad_output, x, weight, ctx.plan.settings, wanted), None",
+     "_gradients_by_pytorch(1.5 * grad_output, x, weight, ctx.plan.settings, wanted), None", "The second derivative differs")])
+def test_what_is_left_to_pytorch_in_float16_must_be_right(folder: Path, worker: WorkerProcess, direction: str, right: str,
+                                                          broken: str, said: str):
+    text = export_text(naive(THREE_D, direction))
+    assert right in text
+    result = run(worker, text.replace(right, broken), THREE_D, folder)
+    assert result.status == "MISMATCH" and said in result.headline, result.headline
+
+
 def test_one_candidate_that_computes_both_gradients(folder: Path, tmp_path: Path, worker: WorkerProcess):
     both = _both_gradients(tmp_path / "templates")
     recipe = Recipe(SMALL, backward=both)

@@ -132,7 +132,7 @@ def _check(subject: Subject, case: ModuleCase, kind: str, scratch: Path) -> dict
         for name in results(workload, direction):
             comparison, precision = _compare(subject, case, name, got[name], truth, tensors, exact=kind == INTEGERS)
             errors[name] = comparison.errors()
-            if comparison.failed:
+            if comparison.failed and not _is_pytorchs(subject, case, name, got[name], tensors):
                 found = findings.wrong_result(name, comparison, kind=kind, precision=precision)
                 raise Finding(found.status, f"For {case.name}: {found.headline}", found.advice,
                               {**found.detail, "case": case.name}, found.errors)
@@ -142,20 +142,38 @@ def _check(subject: Subject, case: ModuleCase, kind: str, scratch: Path) -> dict
 def _compare(subject: Subject, case: ModuleCase, name: str, got: torch.Tensor, truth: Truth, tensors: Tensors, *,
              exact: bool) -> tuple[Comparison, str]:
     precision, by_kernel = subject.precision(_DIRECTION_OF[name], own=case.own)
-    # PyTorch may choose an algorithm (Winograd) that is not exact for integers, so its directions need not be exact. On some
-    # CPUs it rounds parts of a sum to 16 bits.
+    # PyTorch may choose an algorithm (Winograd) that is not exact for integers, so its directions need not be exact.
     comparison = Comparison(tuple(got.shape), exact=exact and by_kernel, rms=truth.rms[name], poisoned=False,
                             least_norm=truth.least_norm[name],
-                            allowed=allowed_rel_l2(precision, truth.reduction[name]) * (1 if by_kernel else 2))
+                            allowed=allowed_rel_l2(precision, truth.reduction[name]))
     for index, expected in truth.blocks(name, tensors):
         comparison.add(index, got[index].contiguous(), expected)
     return comparison, precision
 
 
+def _is_pytorchs(subject: Subject, case: ModuleCase, name: str, got: torch.Tensor, tensors: Tensors) -> bool:
+    """Whether the file leaves the direction to PyTorch and has the bits of nn.ConvTranspose. On some CPUs these have larger
+    errors in float16 than a kernel may have."""
+    _, by_kernel = subject.precision(_DIRECTION_OF[name], own=case.own)
+    return not by_kernel and torch.equal(got, _by_pytorch(subject, case, tensors)[name])
+
+
 def _run(subject: Subject, case: ModuleCase, tensors: Tensors) -> Tensors:
     """output, grad_input, grad_weight and grad_bias of one call through autograd; kinds of result are checked."""
     module = _loaded(subject, case.arguments, tensors)
-    holder = subject.holder(module)
+    return _called(subject, case, tensors, module, subject.holder(module))
+
+
+def _by_pytorch(subject: Subject, case: ModuleCase, tensors: Tensors) -> Tensors:
+    """The same of nn.ConvTranspose."""
+    original = times.original(case.workload)
+    for name in ("weight", "bias"):
+        if name in tensors:
+            getattr(original, name).data = tensors[name]
+    return _called(subject, case, tensors, original, original)
+
+
+def _called(subject: Subject, case: ModuleCase, tensors: Tensors, module: nn.Module, holder: nn.Module) -> Tensors:
     x = laid_out(tensors["input"], case.layout).detach().requires_grad_()
     with _Poisoned():
         output = subject.call(lambda: module(x))
@@ -209,17 +227,19 @@ def _check_gradients_apart(subject: Subject, case: ModuleCase) -> None:
             raise Finding(Status.MISMATCH, f"{name} differs when it is computed without the other gradients.")
     original = times.original(case.workload).to(subject.device, tensors["input"].dtype)
     original.load_state_dict(holder.state_dict())
-    ours, theirs = (_second_derivative(one, tensors) for one in (module, original))
+    # Large squares are infinite in float16, so the gradients are divided by the largest, which is right here.
+    largest = float(together["grad_input"].abs().max().clamp(min=1))
+    ours, theirs = (_second_derivative(one, tensors, largest) for one in (module, original))
     if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.abs().max())):
         raise Finding(Status.MISMATCH, "The second derivative differs from nn.ConvTranspose's.",
                       "Compute gradients by torch.ops.aten.convolution_backward while PyTorch records them.")
 
 
-def _second_derivative(module: nn.Module, tensors: Tensors) -> torch.Tensor:
-    """Of a sum of squared gradients, by grad_output. They are divided by the largest: large squares are infinite in float16."""
+def _second_derivative(module: nn.Module, tensors: Tensors, largest: float) -> torch.Tensor:
+    """Of a sum of squared gradients, by grad_output. They are divided by `largest` before."""
     x, grad_output = (tensors[name].detach().requires_grad_() for name in ("input", "grad_output"))
     gradient = torch.autograd.grad(module(x), x, grad_output, create_graph=True)[0]
-    return torch.autograd.grad((gradient / gradient.detach().abs().max().clamp(min=1)).square().sum(), grad_output)[0]
+    return torch.autograd.grad((gradient / largest).square().sum(), grad_output)[0]
 
 
 def _check_empty_batch(subject: Subject, case: ModuleCase) -> None:
