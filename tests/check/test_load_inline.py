@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from workbench.core.answers import Answer
 from workbench.core.candidate import Candidate
 from workbench.core.check_parts import FirstError
+from workbench.core.confinement import VARIABLE
 from workbench.core.layer import DIRECTIONS
 from workbench.core.presets import preset
+from workbench.core.toolchain import find_toolchain
 from workbench.core.variants import find
 from workbench.drive.checking.check import workload_reference
 from workbench.drive.exporting.export import export_text
@@ -156,6 +161,27 @@ def test_findings_in_the_text() -> None:
     assert found == {"stream", "waits", "errors"}
     right = _call("k<<<g, b, 0, at::cuda::getCurrentCUDAStream()>>>(x); C10_CUDA_KERNEL_LAUNCH_CHECK();")
     assert cuda_sources.findings("", [right]) == []
+
+
+def _running(word: str) -> list[str]:
+    """The processes with this word among their arguments."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # ended meanwhile
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [words for words in found if word in words]
+
+
+def test_nvcc_and_its_children_end_if_nobody_waits_for_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without bwrap, whose processes end with it."""
+    require(find_toolchain().nvcc, "nvcc compiles the source")
+    monkeypatch.setenv(VARIABLE, "none")
+    enough = threading.Event()
+    threading.Timer(1.0, enough.set).start()
+    found = cuda_sources.nvcc([_call("#include <torch/extension.h>\n")], "", tmp_path, memory_bytes=4 << 30, limit_s=100,
+                              enough=enough)
+    assert found.answer is Answer.SKIPPED and "60 s after the last other answer" in found.seen and "--no-nvcc" in found.seen
+    assert _running(str(tmp_path)) == []
 
 
 def test_kernelbenchs_own_text_rules() -> None:

@@ -27,6 +27,20 @@ from . import models
 from .conftest import BAD_MODELS, failed, trial_of
 
 
+@pytest.mark.parametrize(("right", "wrong", "reference", "size"), [
+    ("torch.relu(", "1.1 * torch.relu(", models.REFERENCE, "the given"),
+    ("    pass", "    def forward(self, x):\n        return 1.1 * super().forward(x)",
+     models.LAYER.replace("torch.rand(2, 3, 9)", "torch.rand(4, 3, 50)"), "a small")],
+    ids=["generic", "layer"])
+def test_what_is_not_asked_of_a_wrong_file_names_the_size_at_which_it_is_wrong(checked, right: str, wrong: str,
+                                                                               reference: str, size: str) -> None:
+    text = reference.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
+    assert right in text
+    report = checked(text.replace(right, wrong), reference=reference)
+    said = {q.seen for q in report.questions if "already wrong" in q.seen}
+    assert said == {f"Not asked: the file is already wrong at {size} size."}, said
+
+
 def test_a_right_file_passes_everything_and_is_timed(checked_anew) -> None:
     report = checked_anew(models.RIGHT, time=True, effort="quick")
     assert failed(report) == {}

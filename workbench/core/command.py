@@ -21,10 +21,10 @@ PROGRAM = "python -m workbench"
 def parse_layer(text: str) -> ConvTranspose:
     """The layer of a text such as `ConvTranspose2d(32, 64, (3, 5), stride=2)`, as in PyTorch. Raises `BadRequest`."""
     example = "write it as in PyTorch: ConvTranspose1d(32, 64, 5, dilation=3)"
+    module = re.match(r"\s*(?:torch\.)?(?:nn\.)?(?P<name>[A-Z]\w*)\s*\(", text)
     found = re.match(r"\s*(?:torch\.)?(?:nn\.)?ConvTranspose([123])d\s*(\(.*\))\s*\Z", text, re.S)
     if not found:
-        other = re.match(r"\s*(?:torch\.)?(?:nn\.)?([A-Z]\w*)\s*\(", text)
-        if other and not re.fullmatch(r"ConvTranspose[123]d", other[1]):
+        if module and not re.fullmatch(r"ConvTranspose[123]d", module["name"]):
             raise BadRequest(f"The layer {text!r} is not served; choose ConvTranspose1d, ConvTranspose2d or ConvTranspose3d.",
                              field="layer")
         if text.count("(") > text.count(")"):

@@ -196,7 +196,8 @@ class Examination:
                                                  "Keep the reference's parameter names and shapes."))
             elif told := networks.wrong_state(self.trial, how, (facts, theirs), ours_facts):
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {told[0]}", told[1]))
-            elif warned := networks.any_names(self.trial, how, (names, theirs), _ASKED["state_dict"]) or \
+            elif warned := networks.no_assign(ours_facts, _ASKED["state_dict"]) or \
+                    networks.any_names(self.trial, how, (names, theirs), _ASKED["state_dict"]) or \
                     networks.other_order(facts, ours_facts, _ASKED["state_dict"]):
                 self.questions += warned
             else:

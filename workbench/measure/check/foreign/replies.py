@@ -127,7 +127,8 @@ class Structure(Answer):
 @dataclass(frozen=True)
 class Made(Answer):
     """`names` of the state, whose tensors come with it; `parameters`: those that require a gradient. `after`: the states of the
-    random number generators after the construction. `buffers`; `frozen`: parameters that require no gradient."""
+    random number generators after the construction. `buffers`; `frozen`: parameters that require no gradient. `assigns`:
+    load_state_dict takes assign=True."""
 
     names: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -136,6 +137,7 @@ class Made(Answer):
     after: tuple[str, ...]
     buffers: tuple[str, ...]
     frozen: tuple[str, ...]
+    assigns: bool
 
 
 @dataclass(frozen=True)
@@ -145,11 +147,10 @@ class IsTheLayer(Answer):
 
 @dataclass(frozen=True)
 class StateLoaded(Answer):
-    """`tells`: load_state_dict(strict=False) returns the missing and the unexpected keys. `assigns`: it takes assign=True."""
+    """`tells`: load_state_dict(strict=False) returns the missing and the unexpected keys."""
 
     names: tuple[str, ...]
     tells: bool = True
-    assigns: bool = True
 
 
 @dataclass(frozen=True)

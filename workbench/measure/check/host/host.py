@@ -52,7 +52,6 @@ from .module import (
     BeforeCalls,
     Settings,
     arguments_of,
-    calls_of_loading,
     convolves,
     is_the_layer,
     kinds,
@@ -60,6 +59,8 @@ from .module import (
     random_states,
     settings_now,
     structure,
+    takes_assign,
+    tells_of_keys,
     the_state,
 )
 
@@ -161,7 +162,8 @@ class Host:
         self.modules[request.module] = module
         names, values = the_state(module)
         wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
-        return Made(tuple(names), wanted, structure(module), convolves(module), after, *kinds(module)), values
+        return Made(tuple(names), wanted, structure(module), convolves(module), after, *kinds(module),
+                    takes_assign(module)), values
 
     def ask_layer(self, request: requests.AskLayer, tensors: Tensors) -> tuple[IsTheLayer, Tensors]:
         return IsTheLayer(is_the_layer(self.modules[request.module], request.structure,
@@ -170,11 +172,11 @@ class Host:
     def load_state(self, request: requests.LoadState, tensors: Tensors) -> tuple[StateLoaded, Tensors]:
         module, prefix = self.modules[request.module], "0." if request.inside else ""
         whole = torch.nn.Sequential(module) if request.inside else module
-        kinds_of_call = calls_of_loading(module, request.names, tensors) if request.inside else ()
+        tells = not request.inside or tells_of_keys(module, request.names, tensors)
         whole.load_state_dict({prefix + n: v for n, v in zip(request.names, tensors, strict=True)})
         names, values = the_state(whole)
         there = tuple(n[len(prefix):] if n.startswith(prefix) else f"a {n} without prefix" for n in names)
-        return StateLoaded(there, *kinds_of_call), values
+        return StateLoaded(there, tells), values
 
     def left(self, request: requests.AskLeft, tensors: Tensors) -> tuple[Left, Tensors]:
         """The habit `left`, which needs data that the host keeps."""

@@ -67,19 +67,23 @@ def the_state(module: nn.Module) -> tuple[list[str], list[torch.Tensor]]:
     return list(state), list(state.values())
 
 
-def calls_of_loading(module: nn.Module, names: Sequence[str], values: list[torch.Tensor]) -> tuple[bool, bool]:
-    """Whether load_state_dict(strict=False) returns the missing and the unexpected keys; whether it takes assign=True."""
+def takes_assign(module: nn.Module) -> bool:
+    """Whether load_state_dict takes assign=True."""
     try:
         inspect.signature(module.load_state_dict).bind({}, assign=True)
-        assigns = True
     except TypeError:
-        assigns = False
+        return False
+    return True
+
+
+def tells_of_keys(module: nn.Module, names: Sequence[str], values: list[torch.Tensor]) -> bool:
+    """Whether load_state_dict(strict=False) returns the missing and the unexpected keys."""
     if not names:
-        return True, assigns
+        return True
     odd = f"{names[0]}_of_another"
     found = module.load_state_dict({odd: values[0], **dict(zip(names[1:], values[1:], strict=True))}, strict=False)
     missing, unexpected = (getattr(found, name, ()) for name in ("missing_keys", "unexpected_keys"))
-    return names[0] in missing and odd in unexpected, assigns
+    return names[0] in missing and odd in unexpected
 
 
 def kinds(module: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -33,7 +33,7 @@ from ..trialrun import NotForReference, Outcome, TrialRun, problem_of, same_bits
 from . import magnitudes
 from .asking import OTHER_COUNT, Not, Rounds, split
 from .cases import Case, already_wrong, changed_state, little_changed, with_batch
-from .networks import OfNetworks
+from .networks import OF_A_CALL, OfNetworks
 
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
 _OF_NO_GRAD = {
@@ -47,7 +47,6 @@ _MOST_NAMES = 4   # tensors whose gradient alone is wanted
 _LARGE = 1 << 20  # values of all inputs
 _LAYOUTS = ("reversed", "channels_last")
 _IN_MEMORY = {"reversed": "", "channels_last": " in channels_last"}
-_OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
 
 
 def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
@@ -371,12 +370,6 @@ class _Habits(OfNetworks):
         return self._changed_in_eval(self.first, values, "With running statistics that alone changed after .eval()") \
             if self.trial.loads_state else ""
 
-    def _changed_right(self) -> Outcome | None:
-        with suppress(NotForReference):
-            if self.trial.loads_state and self.first.state[0] and not (other := self._changed()).problem(*_OF_A_CALL):
-                return other
-        return None
-
     def _parts_in_eval(self) -> str:
         """Each submodule alone, as in a frozen batch norm, where this changes the reference's output."""
         case, (names, values), usual = self.first.case, self.first.state, partial(EvalAlone, inputs=len(self.first.inputs))
@@ -405,7 +398,7 @@ class _Habits(OfNetworks):
                 outcome = self._changed()
             except NotForReference as error:
                 raise Not(f"The reference does not accept other parameters: {error}") from error
-            problem = outcome.problem(*_OF_A_CALL)
+            problem = outcome.problem(*OF_A_CALL)
             return problem.seen if problem else self._stepped(outcome) or self._changed_little(outcome) or \
                 self._parametrized() or self._treated(outcome)
         question = self._question("parameters", wrong, "Yes: loaded, changed in place, and replaced.")
@@ -449,7 +442,7 @@ class _Habits(OfNetworks):
             with suppress(NotForReference):
                 other = self.trial.run(outcome.case, gradients=outcome.grad_output is not None, values=outcome.inputs,
                                        state=state)
-                if problem := other.problem(*_OF_A_CALL):
+                if problem := other.problem(*OF_A_CALL):
                     return f"After {words}: {problem.seen}"
         return ""
 

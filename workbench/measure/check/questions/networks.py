@@ -59,6 +59,7 @@ _OTHER_REASON = {"no_grad", "eval_mode", "some_gradients", "parameters"}   # if 
 _COPIES = {
     "copy": "A copy, after the original's parameters were set to zero", "saved": "What torch.save and torch.load give",
     "changed": "A copy whose parameters have changed in place"}
+OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
 _NO_HOOK = "It does not run backward hooks."
 
 
@@ -99,12 +100,8 @@ def _state_inside(trial: TrialRun, how: Construction, state: State) -> str:
 
 
 def any_names(trial: TrialRun, how: Construction, state: State, asked: str) -> list[Question]:
-    """A warning if the file loads a state with a wrong name, where the reference raises an exception; or takes no assign=True.
-    """
+    """A warning if the file loads a state with a wrong name, where the reference raises an exception."""
     names, values = state
-    if not trial.candidate.inside(how, state)[0].assigns:
-        return [Question("state_dict", asked, Answer.WARNED, "No. load_state_dict does not take assign=True.",
-                         "Do not override load_state_dict.", str(Status.MISMATCH))]
     wrong = [f"{name}_of_another" if not place else name for place, name in enumerate(names)]
     for party in (trial.candidate, trial.reference) if wrong else ():
         try:
@@ -114,6 +111,13 @@ def any_names(trial: TrialRun, how: Construction, state: State, asked: str) -> l
             return [Question("state_dict", asked, Answer.WARNED, said, "Do not override load_state_dict.",
                              str(Status.MISMATCH))] if party is trial.reference else []
     return []
+
+
+def no_assign(ours: Made, asked: str) -> list[Question]:
+    """A warning if load_state_dict does not take assign=True: older PyTorch has no such argument."""
+    return [] if ours.assigns else [
+        Question("state_dict", asked, Answer.WARNED, "No. load_state_dict does not take assign=True.",
+                 "Do not override load_state_dict.", str(Status.MISMATCH))]
 
 
 def other_order(theirs: Made, ours: Made, asked: str) -> list[Question]:
@@ -128,9 +132,10 @@ def other_order(theirs: Made, ours: Made, asked: str) -> list[Question]:
 
 
 class OfNetworks(OtherCalls):
-    """These questions. `second`: of other values."""
+    """These questions. `second`: of other values. `_changed`: of other parameters."""
 
     second: Outcome
+    _changed: Callable[[], Outcome]
 
     def overwritten(self) -> list[Question]:
         """Inputs, then parameters, that change before the backward. A file may raise an exception. If the reference raises one,
@@ -285,7 +290,10 @@ class OfNetworks(OtherCalls):
 
     def _changed_right(self) -> Outcome | None:
         """A right answer with other parameters, if there are any."""
-        raise NotImplementedError
+        with suppress(NotForReference):
+            if self.trial.loads_state and self.first.state[0] and not (other := self._changed()).problem(*OF_A_CALL):
+                return other
+        return None
 
     def _in_all_modes(self, outcome: Outcome) -> tuple[str, bool]:
         """What is wrong in all modes, after a change of the parameters in place; and whether there was time for all modes."""
