@@ -101,8 +101,10 @@ def test_run_show_resume_pack_compare(here, sessions: Path, tmp_path: Path) -> N
     source = here("show", "one", "--trial", next(t for t in trials if t["kind"] == "candidate")["trial_id"], "--source",
                  sessions=sessions)
     assert "__global__" in source.stdout
+    text = here("show", "one", "--trial", trials[-1]["trial_id"], sessions=sessions).stdout
+    assert text.startswith(f"{trials[-1]['status']}  {trials[-1]['name']}: ") and trials[-1]["command"] in text
     told = json.loads(here("show", "one", "--trial", next(t for t in trials if t["kind"] == "candidate")["trial_id"],
-                          sessions=sessions).stdout)
+                          "--json", sessions=sessions).stdout)
     assert set(told["occupancy"]) == set(told["resources"])  # both are empty without nvcc
     assert all(k["limiter"] and 0 < k["warps_per_sm"] <= k["max_warps"] for a in told["occupancy"].values() for k in a.values())
 
@@ -125,7 +127,7 @@ def test_an_edited_kernel_is_a_fork_that_is_judged_kept_and_exported(here, sessi
     right, = run(*of_wrong)
     assert right["status"] == "OK" and right["forked_from"] == wrong["candidate_id"], "a fork of a fork"
     assert run(*of_wrong, "--resume") == [], "it is there"
-    told = json.loads(here("show", "edit", "--trial", right["trial_id"], sessions=sessions).stdout)
+    told = json.loads(here("show", "edit", "--trial", right["trial_id"], "--json", sessions=sessions).stdout)
     assert set(told["occupancy"]) == set(told["resources"]), "its block size is known as its variant's"
     both = [f"edit:{t['trial_id']}" for t in (wrong, right)]
     found = here("diff", *both, sessions=sessions).stdout
@@ -287,6 +289,7 @@ def test_a_session_that_is_not_there_names_the_ones_there_are(here, tmp_path: Pa
         done = here(*words, sessions=tmp_path)
         assert done.returncode == 2
         assert done.stderr == f"'nope' is not a session; the sessions below {tmp_path} are: one, two.\n"
+    assert here("show", "ones", sessions=tmp_path).stderr == "'ones' is not a session; did you mean one?\n"
     for words in (["show", "one", "--trial", "ab"], ["profile", "one:ab"], ["diff", "one:ab", "one:ab"]):
         done = here(*words, sessions=tmp_path)
         assert (done.returncode, done.stderr) == (2, "Session one has no trial 'ab'; 'show one' lists them.\n")

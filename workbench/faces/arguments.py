@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 
 from ..core.candidate import Candidate
 from ..core.command import PROGRAM, parse_layer
-from ..core.errors import BadRequest
+from ..core.errors import BadRequest, or_nearest
 from ..core.fork import fork, named_in
 from ..core.layer import BACKWARD, DTYPES, FORWARD, GRAD_INPUT, LAUNCHES, MEMORY_FORMATS, ConvTranspose, Workload
 from ..core.presets import default_size, parse_preset
@@ -125,7 +125,8 @@ def session_from(text: str | Path) -> Session:
     place = there.get(str(text), Path(text))
     if not is_session(place):
         names = ", ".join(sorted(there)) or f"none; '{PROGRAM} run' makes one"
-        raise BadRequest(f"{str(text)!r} is not a session; the sessions below {sessions_root()} are: {names}.", field="session")
+        hint = or_nearest(str(text), there, f"the sessions below {sessions_root()} are: {names}.")
+        raise BadRequest(f"{str(text)!r} is not a session; {hint}", field="session")
     return Session.open(place)
 
 

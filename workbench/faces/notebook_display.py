@@ -176,16 +176,8 @@ def layer_html(shown: ConvTranspose | Workload) -> str:
 
 def trial_html(trial: Trial) -> str:
     """The verdict first, then the time and the error, then what to do next."""
-    rows = [("layer", called(trial.workload)), ("direction", f"{trial.direction}, {trial.precision}"),
-            ("config", " ".join(f"{k}={v}" for k, v in trial.config.items()) or numbers.MISSING)]
-    if trial.ok and trial.kernel_ms:
-        emulated = " on the CPU emulator, which does not predict a GPU" if report.is_emulated(trial) else ""
-        rows.append(("median", f"{numbers.time(trial.kernel_ms.median_ms)}{emulated}"))
-    rows += [(f"error of {name}", f"{numbers.error(e.rel_l2)} relative L2, {numbers.error(e.allowed)} allowed, "
-              f"{numbers.count(e.wrong)} of {numbers.count(e.count)} wrong") for name, e in trial.errors.items()]
-    rows.append(("command", trial.command))
     table = "".join(f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(value)}</td></tr>"
-                    for name, value in rows)
+                    for name, value in tables.trial_rows(trial))
     advice = "" if trial.ok else f" {escape(trial.advice)}"
     return (f"<p>{_word(str(trial.status))} <b>{escape(trial.name)}</b>: {escape(trial.headline)}{advice}</p>"
             f"<table>{table}</table>")

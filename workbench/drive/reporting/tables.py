@@ -20,6 +20,7 @@ from ..running import resume
 from ..sessions.files import name_of
 from ..sessions.session import Session
 from . import report
+from .main_kernel import arch_of, main_numbers
 from .pairing import differences, fastest_right, matched, variant_of
 
 UNJUDGED = (Status.NO_COMPILER, Status.MACHINE_FAILED)  # not regressions: the candidate could not be judged on B's machine
@@ -85,6 +86,32 @@ def text_table(trials: Iterable[Trial], *, not_run: int = 0) -> str:
             lines += ["", f"{trial.status}  {trial.name} {trial.direction} ({trial.trial_id}): {trial.headline}",
                       *([f"  {where}"] if where else []), f"  {trial.advice}", f"  {trial.command}"]
     return "\n".join(lines)
+
+
+def trial_rows(trial: Trial) -> list[tuple[str, str]]:
+    """What a person asks first about one trial, as (name, value): layer, config, time, errors, and the command that repeats
+    it."""
+    rows = [("layer", called(trial.workload)), ("direction", f"{trial.direction}, {trial.precision}"),
+            ("config", " ".join(f"{k}={v}" for k, v in trial.config.items()) or numbers.MISSING)]
+    if trial.ok and trial.kernel_ms:
+        emulated = " on the CPU emulator, which does not predict a GPU" if report.is_emulated(trial) else ""
+        rows.append(("median", f"{numbers.time(trial.kernel_ms.median_ms)}{emulated}"))
+    rows += [(f"error of {name}", f"{numbers.error(e.rel_l2)} relative L2, {numbers.error(e.allowed)} allowed, "
+              f"{numbers.count(e.wrong)} of {numbers.count(e.count)} wrong") for name, e in trial.errors.items()]
+    return [*rows, ("command", trial.command)]
+
+
+def trial_text(trial: Trial) -> str:
+    """One trial for a terminal: the verdict first, then `trial_rows`, where it ran and what its kernels use."""
+    advice = [] if trial.ok or not trial.advice else [f"  {trial.advice}"]
+    *rows, command = trial_rows(trial)
+    rows.append(("ran on", f"{trial.device.name}, {trial.at[:16].replace('T', ' ')} UTC"))
+    if kernel := main_numbers(trial):
+        rows.append((f"main kernel, {arch_of(trial)}", f"{kernel.registers} registers per thread, "
+                     f"{kernel.spill_store_bytes + kernel.spill_load_bytes} bytes spilled"))
+    rows += [(name.removesuffix("_bytes"), numbers.memory(value)) for name, value in trial.memory.items()]
+    ids = [(name, value) for name, value in (("candidate id", trial.candidate_id), ("forked from", trial.forked_from)) if value]
+    return "\n".join([f"{trial.status}  {trial.name}: {trial.headline}", *advice, "", *aligned([*rows, *ids, command])])
 
 
 def session_records(sessions: Iterable[Session]) -> list[dict[str, Any]]:

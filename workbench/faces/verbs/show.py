@@ -22,7 +22,7 @@ from ..arguments import check_folder, no_one, session_from, write_whole
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("session", nargs="?", help="name or folder of the session")
-    parser.add_argument("--trial", metavar="ID", help="print all that is recorded about one trial")
+    parser.add_argument("--trial", metavar="ID", help="print one trial; with --json, all that is recorded about it")
     parser.add_argument("--source", action="store_true", help="with --trial: print its CUDA source")
     parser.add_argument("--log", action="store_true", help="with --trial: print its compiler log")
     parser.add_argument("--asm", action="store_true", help="with --trial: print the machine code of its main kernel with "
@@ -32,7 +32,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ptx", action="store_true", help="with --trial: print its PTX. Needs nvcc, but no GPU")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML file with tables and figures, which needs no "
                         "network and no other file")
-    parser.add_argument("--json", action="store_true", help="print the trials (or the sessions) as JSON lines")
+    parser.add_argument("--json", action="store_true", help="print the trials (or the sessions) as JSON lines; with "
+                        "--trial, that trial")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -111,10 +112,14 @@ def _one(session: Session, trials: list[Trial], args: argparse.Namespace) -> int
                 raise BadRequest(f"Trial {found[0].trial_id} has no {blob}.")
             text = session.blob(found[0].blobs[blob]).decode("utf-8", "replace")
             print(text if args.source and not sys.stdout.isatty() else plain(text))  # a file gets the source unchanged
-    if not args.source and not args.log:
-        trial, arch = found[0], arch_of(found[0])
-        shared = {"main_kernel": main_kernel(trial, arch), "most_shared_bytes": most_shared_bytes(trial, arch)} if arch else {}
-        occupancy = {arch: {name: {"warps_per_sm": one.warps_per_sm, "max_warps": one.max_warps, "limiter": one.limiter}
-                            for name, one in kernels.items()} for arch, kernels in occupancy_of(trial).items()}
-        print(json.dumps({**trial.to_json(), **shared, "occupancy": occupancy}, indent=2))
+    if args.source or args.log:
+        return 0
+    trial, arch = found[0], arch_of(found[0])
+    if not args.json:
+        print(tables.trial_text(trial))
+        return 0
+    shared = {"main_kernel": main_kernel(trial, arch), "most_shared_bytes": most_shared_bytes(trial, arch)} if arch else {}
+    occupancy = {arch: {name: {"warps_per_sm": one.warps_per_sm, "max_warps": one.max_warps, "limiter": one.limiter}
+                        for name, one in kernels.items()} for arch, kernels in occupancy_of(trial).items()}
+    print(json.dumps({**trial.to_json(), **shared, "occupancy": occupancy}, indent=2))
     return 0
