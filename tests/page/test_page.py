@@ -204,6 +204,7 @@ def test_the_address_brings_the_layer_back(page):
     fresh.query_params["padding"] = "0"
     opened(fresh)
     assert "ConvTranspose1d(32, 64, 3, stride=2, bias=False, dilation=2)" in said(fresh)
+    assert "Edited: no longer KernelBench #79." in said(fresh) and "Edited" not in said(page)
 
 
 def test_the_layer_list_shows_one_suite_after_the_other_each_layer_by_its_name(page):

@@ -63,6 +63,7 @@ def layer_form(variants: list[Variant], *, tuning: bool = False) -> Choice:
         _seed()
         st.selectbox("Layer", [*PRESETS, *FREE], key="preset", format_func=_title, on_change=_fill,
                      persist_state="session")
+        edited = st.empty()
         for sentence in st.session_state.get(_UNKNOWN, ()):
             st.html(f'<div class="kw wrong" role="alert">{escape(sentence)}</div>')
         problems: dict[str, str] = {}
@@ -84,6 +85,9 @@ def layer_form(variants: list[Variant], *, tuning: bool = False) -> Choice:
             workload = None if problems else _workload(values)
         except BadRequest as error:
             problems[error.field or "padding"] = str(error)
+        preset = PRESETS.get(st.session_state["preset"])
+        if workload and preset and not workload.preset:
+            edited.html(f'<div class="kw"><div class="foot">Edited: no longer {escape(preset.label)}.</div></div>')
         if problems:
             problems = {**problems, **_each_alone(values, problems)}
         for slot in dict.fromkeys(slots.values()):
