@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -469,6 +470,9 @@ def test_the_inputs_of_a_backward_are_new_before_a_call_that_is_timed_alone(way:
         given = given.clone().requires_grad_()
         expected, = torch.autograd.grad(module.right(given), given, grad_output)
         torch.testing.assert_close(batches.slots[:128].view(torch.float32).view(4, 8), expected)
+    held = [weakref.ref(t) for t in (*batches.plain, *batches.dummy, batches.slots)]
+    batches.drop_ways("cpu")
+    assert not any(one() is not None for one in held), "the next direction needs their memory"
 
 
 def test_each_call_that_is_timed_alone_has_new_versions_of_the_parameters() -> None:

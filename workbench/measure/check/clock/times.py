@@ -130,6 +130,8 @@ class _Bench:
         self.order: list[Drawn] = []   # the calls of this turn
 
     def measure(self, turns: int) -> CheckTimes:
+        for party in self.parties.values():   # what the questions, or the other direction, still hold of the GPU's memory
+            party.process.ask(requests.DropWays())
         self.emit(Event("time", f"{self.direction}: an untimed call"))
         plain = self._called_plainly()
         self.emit(Event("time", f"{self.direction}: sending the inputs"))
@@ -195,8 +197,6 @@ class _Bench:
             baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
             found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
-        for party in (p for name, p in self.parties.items() if name != _CANDIDATE):
-            party.process.ask(requests.DropWays())
         self.slots = self.first_truth = None  # the inputs may be new ones now
         return found
 

@@ -226,6 +226,18 @@ def warm_up(module: torch.nn.Module, request: WarmUp, tensors: Tensors, device: 
 class Batches:
     """Timed calls. Results are written into slots that belong to the judge, which reads them when it has the answer."""
 
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self.bound: dict[str, ways.Bound] = {}
+        self.fixed: list[torch.Tensor] = []
+        self.factors: list[torch.Tensor] = []
+        self.plain: list[torch.Tensor] = []
+        self.dummy: list[torch.Tensor] = []
+        self.sets: list[list[torch.Tensor]] = []
+        self.slots = torch.empty(0, dtype=torch.uint8)
+
     def open(self, request: OpenSlots, tensors: Tensors, device: str) -> tuple[Nothing, Tensors]:
         """A file that both map, or the tensor is a pickled handle of the judge's GPU memory."""
         self.device = device
@@ -296,10 +308,11 @@ class Batches:
         strides = tuple(map(_strides, found)) if way.kind == "channels_last" else None
         return Way(_kinds(found), strides, tuple(names)), []
 
-    def drop_ways(self) -> tuple[Nothing, Tensors]:
-        """Release the ways before the next direction, because their memory is needed."""
-        self.bound.clear()
-        if self.device != "cpu":
+    def drop_ways(self, device: str) -> tuple[Nothing, Tensors]:
+        """Release the ways with their inputs and slots, and what earlier questions left in the cache. All processes of a check
+        share the memory of one GPU, and the next direction needs it."""
+        self._forget()
+        if device != "cpu":
             torch.cuda.empty_cache()
         return Nothing(), []
 

@@ -209,7 +209,7 @@ class Host:
         return self.batch.prepare_way(request)
 
     def drop_ways(self, request: requests.DropWays, tensors: Tensors) -> tuple[Nothing, Tensors]:
-        return self.batch.drop_ways()
+        return self.batch.drop_ways(self.device)
 
     def run(self, request: requests.Run, tensors: Tensors) -> tuple[Done, Tensors]:
         return self.batch.run(request)
