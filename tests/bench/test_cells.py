@@ -130,11 +130,13 @@ def test_a_cell_of_two_sessions_takes_both_times_from_the_later_one(session, tmp
         assert len(cells_of(sessions)) == 4
 
 
+@pytest.mark.parametrize("some", [{"variants": ("naive_gather",)}, {"known": Path("workbench/core/best_known.json")}])
 @pytest.mark.parametrize(("ms", "shown"), [(0.4, 0.4), (0.6, 0.5)])
-def test_a_later_bench_of_named_variants_gives_a_cell_only_if_it_is_faster(session, tmp_path: Path, ms: float, shown: float):
+def test_a_later_bench_of_some_candidates_gives_a_cell_only_if_it_is_faster(session, tmp_path: Path, ms: float, shown: float,
+                                                                            some: dict):
     later = [replace(t, at="2099-01-01T00:00:00Z") for t in (*pytorch("kb74", "forward", 0.75, 3.0),
                                                             trial("kb74", "forward", "mma", ms, "tf32"))]
-    other = recorded(tmp_path / "other", later, layers=("kb74",), directions=("forward",), variants=("naive_gather",))
+    other = recorded(tmp_path / "other", later, layers=("kb74",), directions=("forward",), **some)
     for sessions in ([session, other], [other, session]):
         first = cells_of(sessions)[0]
         assert (first.ms, first.baseline_ms) == (shown, 0.75 if shown == ms else 2.0) and len(first.candidates) == 2

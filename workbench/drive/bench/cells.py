@@ -121,10 +121,11 @@ class Summary:
 
 def wanted_of(sessions: Iterable[Session], *, of_all_variants: bool = False) -> list[Wanted]:
     """The cells of the benches in these sessions, in the order of the suite. A session without a bench has none; nor has a
-    bench of only PyTorch's defaults or of whole modules. `of_all_variants` leaves out benches of named variants."""
+    bench of only PyTorch's defaults or of whole modules. `of_all_variants` leaves out benches of named variants, and of
+    configs from a file that was given."""
     found = {Wanted(layer, event["size"], direction, event["precision"], event.get("memory_format", CONTIGUOUS))
              for session in sessions for event in session.events() if event.get("event") == EVENT and not event.get("defaults")
-             and not is_of_modules(event) and not (of_all_variants and event.get("variants"))
+             and not is_of_modules(event) and not (of_all_variants and (event.get("variants") or event.get("known")))
              for layer in event["layers"] if layer in PRESETS for direction in event["directions"]}
     names = list(PRESETS)
     return sorted(found, key=lambda w: (list(SUITES).index(w.group[0]), MEMORY_FORMATS.index(w.memory_format),
@@ -156,8 +157,8 @@ def _gpu_of(session: Session) -> str:
 def _cells(sessions: Sequence[Session]) -> list[Cell]:
     """The cells of sessions of one GPU. All times of a cell, also PyTorch's, come from one session: the latest whose bench
     covers the cell and found a right candidate. Times of several sessions are not mixed. Trials on a GPU hide emulated ones of
-    the same cell. A bench of named variants gives a cell only if its time is less than that of the latest bench of all
-    variants. `backward` is a cell only if a variant computes it."""
+    the same cell. A bench of named variants, or of configs from a given file, gives a cell only if its time is less than
+    that of the latest bench of all variants. `backward` is a cell only if a variant computes it."""
     trials = [(_by_layer(session), set(wanted_of([session])), set(wanted_of([session], of_all_variants=True)), session.name)
               for session in sessions]
     notes = {(e["preset"], e["direction"], e["precision"], e.get("memory_format", CONTIGUOUS)): e["text"]
@@ -178,7 +179,7 @@ def _cells(sessions: Sequence[Session]) -> list[Cell]:
 
 def _shown(made: Sequence[Cell], of_all: Sequence[Cell]) -> Cell:
     """The cell that is shown, of those from several sessions. It is the latest one; but if that is from a bench of named
-    variants and not faster, it is the latest one from a bench of all variants."""
+    variants, or of a given file, and not faster, it is the latest one from a bench of all variants."""
     latest, whole = max(made, key=_rank), max(of_all, key=_rank, default=None)
     if whole is None or whole.ms is None or latest.ms is None or whole.emulated != latest.emulated:
         return latest

@@ -38,7 +38,8 @@ _BUILD_TIMEOUT_S = 580.0
 _RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
 _MOST_BUILD_WORKERS = 12   # each build process has torch and runs nvcc: about 1.5 GB
 # Keys that older sessions lack.
-_BEFORE: dict[str, Any] = {"defaults": False, "memory_format": CONTIGUOUS, "variants": [], "modules": False}
+_BEFORE: dict[str, Any] = {"defaults": False, "memory_format": CONTIGUOUS, "variants": [], "modules": False,
+                           "known": False}
 EVENT = "bench"          # the session has one for each started plan; only plans with candidates have cells in the table
 
 
@@ -188,7 +189,8 @@ def begin(session: Session, plan: BenchPlan, gpu: str) -> None:
     fields = {"suite": ",".join(suites), "layers": list(plan.layers), "directions": list(plan.directions),
               "precision": plan.precision, "memory_format": plan.memory_format, "size": plan.size, "configs": plan.configs,
               "sweep": plan.sweep, "top": plan.top, "seed": plan.seed, "device": gpu,
-              "defaults": plan.strength == DEFAULTS, "variants": list(plan.variants), "modules": plan.modules}
+              "defaults": plan.strength == DEFAULTS, "variants": list(plan.variants), "modules": plan.modules,
+              "known": plan.known is not None}
     for event in ({**_BEFORE, **e} for e in session.events()):
         if event.get("event") == EVENT and {k: event.get(k) for k in fields} == fields:
             return

@@ -6,19 +6,19 @@ import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import log2, prod
+from math import inf, log2, prod
 from pathlib import Path
 from typing import Any
 
 from ...core import numbers
-from ...core.best_known import BestKnown, class_of, load
+from ...core.best_known import BestKnown, class_of, load, ranked
 from ...core.candidate import Candidate, layer_fields
 from ...core.command import PROGRAM, parse_layer, workload_arguments
 from ...core.derived_best import best_or_derived
 from ...core.env import gpus
 from ...core.errors import BadRequest
 from ...core.gpu import sm_of
-from ...core.layer import BACKWARD, CONTIGUOUS, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
+from ...core.layer import BACKWARD, CONTIGUOUS, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ...core.precision import CLASSED, CLASSES_OF
 from ...core.presets import parse_preset
 from .recipe import Recipe, fastest
@@ -26,6 +26,7 @@ from .recipe import Recipe, fastest
 Row = tuple[tuple[int, ...], int, float, dict[str, int]]
 _MOST_ROWS = 12            # the most rows of evidence; the nearest are kept
 _FASTER, _NEAR = 1.2, 2.0  # as in model_new.py.txt
+_MOST_SLOWER = 1.06        # so much slower may forward or grad_input be, if both then share a template
 DEFAULT_ARCH = "sm_90"     # on a machine without a GPU
 
 
@@ -78,9 +79,26 @@ def best_recipe(workload: Workload, arch: str, *, precision: str = "", file: Pat
                          "'python -m workbench variants' lists them.", field="best")
     if any(d in entries and entries[d].ms is None for d in (GRAD_INPUT, GRAD_WEIGHT, BACKWARD)):
         entries.pop(BACKWARD, None)  # it is not known to be faster than the two gradients
+    entries = _sharing(entries, workload, arch, file)
     used = [entries[d] for d in fastest({d: e.ms or 0.0 for d, e in entries.items()})]
     chosen = {e.direction: e.candidate(workload) for e in used}
     return Recipe.of(workload, chosen, proven={e.direction: e.proven for e in used}), used
+
+
+def _sharing(entries: dict[str, BestKnown], workload: Workload, arch: str, file: Path | None) -> dict[str, BestKnown]:
+    """The entries. Forward or grad_input takes the variant of the other one if that was measured to be at most `_MOST_SLOWER`
+    times as slow: both have one template, so the file is shorter. What a tune has found stays."""
+    for direction, other in ((FORWARD, GRAD_INPUT), (GRAD_INPUT, FORWARD)):
+        if direction not in entries or other not in entries:
+            break
+        own, wanted = entries[direction], entries[other].variant
+        if own.variant == wanted or own.tuned or own.derived or not own.ms:
+            continue
+        for e in ranked(direction, workload, own.precision_class, arch, variant=wanted, file=file):
+            alike = (e.precision, e.gpu, e.batch, e.input_size) == (own.precision, own.gpu, own.batch, own.input_size)
+            if alike and not e.derived and e.ms and e.ms <= _MOST_SLOWER * own.ms and e.ms < (e.baseline_ms or inf):
+                return {**entries, direction: e}
+    return entries
 
 
 def other_dtypes(workload: Workload, arch: str, *, file: Path | None = None) -> list[Recipe]:
