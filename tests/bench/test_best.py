@@ -287,6 +287,18 @@ def test_one_launch_for_both_gradients_is_as_exact_as_each_of_them(known):
     assert found["grad_input"].precision == "tf32x3" and BACKWARD not in found
 
 
+@pytest.mark.parametrize(("slower", "shares"), [(1.05, True), (1.07, False)])
+def test_forward_and_grad_input_share_a_template_if_that_costs_little(known, slower: float, shares: bool):
+    """warp_per_output is the fastest in forward, shared_weight_tiling in grad_input; both are known in each."""
+    times = {("forward", "warp_per_output"): 0.8, ("forward", "shared_weight_tiling"): 0.8 * slower,
+             ("grad_input", "warp_per_output"): 1.1, ("grad_input", "shared_weight_tiling"): 0.8}
+    save([replace(e, ms=times.get((e.direction, e.variant), e.ms)) for e in load(known) if e.variant != "naive_gather"], known)
+    recipe, entries = best_recipe(WORK, "sm_90", file=known)
+    chosen = {e.direction: e.variant for e in entries}
+    assert chosen["grad_input"] == "shared_weight_tiling"
+    assert chosen["forward"] == ("shared_weight_tiling" if shares else "warp_per_output"), chosen
+
+
 def test_what_was_no_faster_than_pytorch_is_left_to_pytorch(known):
     slow = [replace(e, baseline_ms=e.ms / 2) if e.direction == "forward" else e for e in load(known)]
     save(slow, known)
