@@ -95,11 +95,11 @@ def compile_quickly(source: Path, library: Path, flags: Sequence[str] = ()) -> s
 
 
 def run(library: Library, one: Candidate, workload: Workload, *, order: int | str = 1, values: str = "integers",
-        want_grad_bias: bool = True, result_shift: int = 0, take: dict[str, torch.Tensor] | None = None) -> Outcome:
+        want_grad_bias: bool = True, shift: int = 0, take: dict[str, torch.Tensor] | None = None) -> Outcome:
     """One launch, threads in that order; results poisoned and guarded; compared with the float64 truth.
 
     `values`: "integers" (sums are exact: the result is the truth rounded once, bit for bit) or "floats".
-    `result_shift`: bytes by which results begin behind a multiple of 64.
+    `shift`: bytes by which every tensor begins behind a multiple of 64, as a slice of a larger one may.
     `take`: results are put there by name instead of being compared.
     """
     inputs, truth, magnitude = tensors(replace(workload, memory_format="contiguous"), values)
@@ -115,10 +115,10 @@ def run(library: Library, one: Candidate, workload: Workload, *, order: int | st
     if not (workload.layer.bias and want_grad_bias):
         skipped.add("grad_bias")
     dtype = getattr(torch, workload.dtype)
-    guarded = {n: _Guarded(truth[n].numel() * dtype.itemsize, result_shift)
+    guarded = {n: _Guarded(truth[n].numel() * dtype.itemsize, shift)
                for n in names if n in _RESULTS and n not in skipped}
     workspace = _Guarded(workspace_bytes)
-    given = {n: _laid(inputs[n], n, one).clone() for n in names if n not in _RESULTS and n not in skipped}
+    given = {n: _moved(_laid(inputs[n], n, one), shift) for n in names if n not in _RESULTS and n not in skipped}
 
     def pointer(name: str) -> ctypes.c_void_p:
         if name in skipped:
@@ -194,6 +194,13 @@ def _truth(layer: ConvTranspose, inputs: dict[str, torch.Tensor]) -> dict[str, t
 def _laid(tensor: torch.Tensor, name: str, one: Candidate) -> torch.Tensor:
     """The tensor with its dimensions in the order of the memory that the candidate's launcher takes."""
     return tensor.movedim(1, -1).contiguous() if one.takes_channels_last and name in _ACTIVATIONS else tensor
+
+
+def _moved(tensor: torch.Tensor, shift: int) -> torch.Tensor:
+    """A copy whose first element lies `shift` bytes behind a multiple of 64."""
+    raw = torch.empty(tensor.nbytes + 128, dtype=torch.uint8)
+    start = -raw.data_ptr() % 64 + shift
+    return raw[start:start + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
 def _logical(row: torch.Tensor, shape: torch.Size, name: str, one: Candidate) -> torch.Tensor:

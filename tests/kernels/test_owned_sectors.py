@@ -82,7 +82,7 @@ def test_every_element_is_right(built: tuple[Library, list], shift: int) -> None
     """Wherever the result begins: `shift` bytes behind a sector's first."""
     library, made = built
     for number, (one, work) in enumerate(made):
-        outcome = run(library, one, work, order=number + shift, result_shift=shift)
+        outcome = run(library, one, work, order=number + shift, shift=shift)
         assert outcome.status == "OK", f"{one.direction} {label(work)} {work.dtype}: {outcome.status} {outcome.text}"
 
 

@@ -60,7 +60,7 @@ def test_every_element_is_right(built: tuple[Library, list], place: int, shift: 
     each. The second config has half of the layers."""
     library, made = built
     for number, (one, work) in list(enumerate(made))[0 if every else place::1 if every else 3]:
-        outcome = run(library, one, work, order=number + shift, result_shift=shift)
+        outcome = run(library, one, work, order=number + shift, shift=shift)
         assert outcome.status == "OK", f"{label(work)}: {outcome.status} {outcome.text}"
 
 
