@@ -151,13 +151,28 @@ class Watched(ForeignProcess):
         super().begin()
 
 
+# A backward for which the memory does not suffice: PyTorch raises this where a GPU has too little.
+STARVED = """
+import torch
+
+class Starved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+""" + models.RIGHT.replace("return torch.relu(self.linear(x)) * self.scale", "return Starved.apply(torch.relu(self.linear(x)))")
+
+
 def at_rest(process: ForeignProcess) -> bool:
     return all(hold._states(pid) <= hold._RESTING for pid in process.family())
 
 
 def test_while_one_is_timed_the_other_is_stopped(tmp_path: Path) -> None:
     with trial_of(SPINS, models.REFERENCE, tmp_path, kind=Watched) as (trial, case):
-        found = times.measure(trial, times.Plan(case, "quick"), backward=False, emit=lambda event: None)
+        found, _ = times.measure(trial, times.Plan(case, "quick"), backward=False, emit=lambda event: None)
         assert set(found) == {"forward"}, found
         assert {name for name, _ in Watched.seen} == {"reference", "candidate"}
         for name, resting in Watched.seen:
@@ -189,3 +204,10 @@ def test_what_waited_may_be_its_own_or_not() -> None:
     assert (least, hold.middle(took, empty), most) == pytest.approx((0.5, 0.8, 0.9))
     assert hold.alone(hold.Took(1.0), hold.Took(0.2)) == pytest.approx((0.8, 0.8))
     assert hold.alone(hold.Took(1.0, 5.0), empty)[0] > 0
+
+
+def test_without_memory_for_a_backward_the_times_of_forward_stay(tmp_path: Path) -> None:
+    with trial_of(STARVED, models.REFERENCE, tmp_path) as (trial, case):
+        found, missing = times.measure(trial, times.Plan(case, "quick"), backward=True, emit=lambda event: None)
+        assert set(found) == {"forward"} and found["forward"].samples
+        assert missing.why == "Not timed: cpu does not have enough free memory for the results."

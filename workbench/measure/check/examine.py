@@ -449,16 +449,16 @@ class Examination:
             backward = self.gradients_known and not bound and any(q.key == "gradient_values" and q.answer is Answer.PASSED
                                                     for q in self.questions)
             plan = times.Plan(self.given, self.effort, self.beside, self.errors, self._factor())
-            result = times.measure(self.trial, plan, backward=backward, emit=self.emit)
-            if isinstance(result, times.NotTimed):
-                if result.wrong:
-                    self._fail("times", Problem("times", Status.MISMATCH, result.why, result.advice))
-                else:
-                    self._skip(("times",), result.why)
+            timed, missing = times.measure(self.trial, plan, backward=backward, emit=self.emit)
+            if missing and missing.wrong:
+                self._fail("times", Problem("times", Status.MISMATCH, missing.why, missing.advice))
+            elif not timed:
+                self._skip(("times",), missing.why if missing else "")
             else:
                 gpu = None if self.trial.device == "cpu" else describe(DeviceOrder(self.trial.device))
-                self.found = replace(self.found, times=result, workload=self.given.workload, gpu=gpu)
-                self._pass("times", "Timed in turns with PyTorch.")
+                self.found = replace(self.found, times=timed, workload=self.given.workload, gpu=gpu)
+                without = f" Backward: {missing.why}" if missing else ""
+                self._pass("times", f"Timed in turns with PyTorch.{without}")
 
     def _factor(self) -> float:
         """The factor for the values of timed calls: a value beyond float16's range if the layer was right there, else 1."""

@@ -144,11 +144,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class NotTimed:
-    """Why there are no times. `wrong`: a result of a timed call was wrong."""
+    """Why there are no times. `wrong`: a result of a timed call was wrong. `starved`: the memory did not suffice."""
 
     why: str
     wrong: bool = False
     advice: str = ""
+    starved: bool = False
 
 
 ENDS_TIMING = (Wrong, Raised, Ended, NotVaried, OSError, torch.cuda.OutOfMemoryError)
@@ -162,7 +163,8 @@ def why_not_timed(error: Exception, device: str) -> NotTimed:
         return NotTimed("Not timed: each timed call needs its own inputs. Changed inputs would no longer have the structure "
                         "that get_inputs() gives them.")
     if isinstance(error, torch.cuda.OutOfMemoryError) or isinstance(error, Raised) and error.type == "OutOfMemoryError":
-        return NotTimed(f"Not timed: {device} does not have enough free memory for the results.")
+        return NotTimed(f"Not timed: {device} does not have enough free memory for the results.",
+                        starved=True)
     if isinstance(error, OSError):
         why = str(error) if isinstance(error, StillRunning) else f"memory cannot be shared here ({error})"
         return NotTimed(f"Not timed: {why}.")

@@ -48,10 +48,12 @@ _WITH_BENCHMARK = (_BENCHMARK, _COMPILER)
 _ALONE_TURNS, _SINGLE_TURNS = 8, 10
 
 
-def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[str, CheckTimes] | NotTimed:
-    """The times of "forward" and "backward". If the candidate is faster, `singly` has samples of it and of the best way in
-    batches of one call, and `alone` has samples of the best ways after the candidate's process has ended."""
-    found, benches = dict[str, CheckTimes](), dict[str, _Bench]()
+def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit
+            ) -> tuple[dict[str, CheckTimes], NotTimed | None]:
+    """The times of "forward" and "backward", and why one is missing: if the memory does not suffice for backward, the times of
+    forward stay. If the candidate is faster, `singly` has samples of it and of the best way in batches of one call, and `alone`
+    has samples of the best ways after the candidate's process has ended."""
+    found, benches, missing = dict[str, CheckTimes](), dict[str, _Bench](), None
     if plan.beside and plan.beside.compiler:
         emit(Event("time", "waiting for torch.compile"))
         plan.beside.wait()
@@ -65,14 +67,18 @@ def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit) -> dict[
             finally:
                 benches[direction].resume()
         except ENDS_TIMING as error:
-            return why_not_timed(error, trial.device)
+            missing = why_not_timed(error, trial.device)
+            benches.pop(direction, None)
+            if not (missing.starved and found):
+                return {}, missing
+            break
     _without_the_candidate(trial, plan, benches, found, emit)
     emit(Event("time", "naming the library kernels"))
     for direction, bench in benches.items():  # last of all: a profiler may slow down the process for good
         kernels = bench.kernels(found[direction].baselines)
         found[direction] = replace(found[direction], baselines=tuple(
             replace(b, kernels=kernels.get(b.key, ())) for b in found[direction].baselines))
-    return found
+    return found, missing
 
 
 def _without_the_candidate(trial: TrialRun, plan: Plan, benches: dict[str, _Bench], found: dict[str, CheckTimes],
