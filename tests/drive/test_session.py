@@ -307,7 +307,7 @@ def test_a_layer_of_every_recorded_session_can_be_exported(packed: Path, tmp_pat
     monkeypatch.chdir(tmp_path)
     timed = [t for t in Session.open(packed).trials() if t.kind == "candidate" and t.ok and t.kernel_ms]
     if not timed:
-        assert packed.stem == "recorded-h200-defaults", "it holds PyTorch's default settings and no candidate"
+        assert packed.stem == "recorded-h200-modules", "it holds PyTorch's default settings and whole modules, and no candidate"
         return
     work, file = timed[-1].workload, tmp_path / "model_new.py"
     assert main(["export", "--session", packed.stem, "--preset", work.preset, "--dtype", work.dtype, "--memory-format",

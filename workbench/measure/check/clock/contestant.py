@@ -7,19 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from ....core.replies import WayTimes
+from ....core.orders import Emit
+from ....core.replies import CheckTimes, Event, WayAlone, WayTimes
 from ...device import free_bytes
 from ..foreign import requests
 from ..foreign.hold import StillRunning
-from ..foreign.process import Ended, ForeignProcess, Raised
+from ..foreign.process import Ended, ForeignProcess, Raised, kill_strays
 from ..foreign.replies import NoWay
 from ..party import Construction, Party
 from ..questions.cases import Case
-from ..trialrun import ResultErrors
+from ..trialrun import ResultErrors, TrialRun
 from .ladder import LADDER
 from .timed_input import TimedInputs
 
@@ -170,3 +171,21 @@ def why_not_timed(error: Exception, device: str) -> NotTimed:
         return NotTimed(f"Not timed: {why}.")
     said = error.sentence if isinstance(error, Raised) else error.headline if isinstance(error, Ended) else str(error)
     return NotTimed(f"Not timed: {said}")
+
+
+def without_the_candidate(trial: TrialRun, plan: Plan, found: dict[str, CheckTimes],
+                          alone: Callable[[str, str], WayAlone | None], emit: Emit) -> None:
+    """Fill in `alone` of the directions that are doubted. `alone`: times one of PyTorch's ways in a direction."""
+    doubted = {direction: keys for direction, one in found.items() if (keys := one.doubted)}
+    if not doubted:
+        return
+    trial.candidate.process.close()
+    kill_strays()
+    if plan.beside:  # all its choices are made anew
+        trial.reference.move_to(plan.beside.spare)
+    else:
+        trial.reference.process.close()
+    for direction, keys in doubted.items():
+        emit(Event("time", f"{direction}: PyTorch once more, without the file's process"))
+        times = (alone(direction, key) for key in keys)
+        found[direction] = replace(found[direction], alone=tuple(one for one in times if one))

@@ -22,12 +22,23 @@ from ...kernel.inputs import reduction_length
 from ...kernel.validate import HALF, beside_noise, distance
 from ..foreign import hold, requests
 from ..foreign.hold import Took
-from ..foreign.process import Ended, Raised, kill_strays
+from ..foreign.process import Ended, Raised
 from ..foreign.replies import NoWay
 from ..party import Construction, Party
 from ..questions import drawn
 from ..trialrun import State, TrialRun, wide
-from .contestant import ENDS_TIMING, Contestant, NotTimed, NotVaried, Plan, Wrong, library_kernels, no_room, why_not_timed
+from .contestant import (
+    ENDS_TIMING,
+    Contestant,
+    NotTimed,
+    NotVaried,
+    Plan,
+    Wrong,
+    library_kernels,
+    no_room,
+    why_not_timed,
+    without_the_candidate,
+)
 from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, settled, why_left_out
 from .slots import Limit, Slots, differs, far_off, kinds_of, results, rounded
 from .timed_input import Drawn, Versions, timed_inputs
@@ -72,31 +83,13 @@ def measure(trial: TrialRun, plan: Plan, *, backward: bool, emit: Emit
             if not (missing.starved and found):
                 return {}, missing
             break
-    _without_the_candidate(trial, plan, benches, found, emit)
+    without_the_candidate(trial, plan, found, lambda d, key: benches[d].alone(key, found[d].calls), emit)
     emit(Event("time", "naming the library kernels"))
     for direction, bench in benches.items():  # last of all: a profiler may slow down the process for good
         kernels = bench.kernels(found[direction].baselines)
         found[direction] = replace(found[direction], baselines=tuple(
             replace(b, kernels=kernels.get(b.key, ())) for b in found[direction].baselines))
     return found, missing
-
-
-def _without_the_candidate(trial: TrialRun, plan: Plan, benches: dict[str, _Bench], found: dict[str, CheckTimes],
-                           emit: Emit) -> None:
-    """Fill in `alone` of the directions that are doubted."""
-    doubted = {direction: keys for direction, one in found.items() if (keys := one.doubted)}
-    if not doubted:
-        return
-    trial.candidate.process.close()
-    kill_strays()
-    if plan.beside:  # all its choices are made anew
-        trial.reference.move_to(plan.beside.spare)
-    else:
-        trial.reference.process.close()
-    for direction, keys in doubted.items():
-        emit(Event("time", f"{direction}: PyTorch once more, without the file's process"))
-        alone = (benches[direction].alone(key, found[direction].calls) for key in keys)
-        found[direction] = replace(found[direction], alone=tuple(one for one in alone if one))
 
 
 class _Bench:
