@@ -62,9 +62,10 @@ ASKED = {  # in daily use
     "settings": "Leaves settings of torch and the process alone?", "strides": "Same order in memory as in the reference?",
     "kernels_ran": "Does its CUDA code run here?", "resets": "Draws anew in reset_parameters()?",
     "refuses": "Raises for too many channels?", "later_bias": "Uses a bias that it gets later?",
+    "second_derivative": "Right second derivatives?", "double": "As exact in float64 as the reference?",
     "numbers": "Right for other numbers among its inputs?", "leading": "Right for one more leading dimension?"}
 KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "kernels_ran", "resets", "refuses", "later_bias",
-                                                 "numbers", "leading"))
+                                                 "numbers", "leading", "second_derivative", "double"))
 OF_DAILY_USE = {
     "no_grad": "Compute the same values with and without gradient recording.",
     "threads": "Allocate temporary tensors in each call. Do not keep them in self or in static variables.",
@@ -83,6 +84,8 @@ OF_DAILY_USE = {
     "numbers": "Read the numbers among the inputs in each call. Keep none of them.",
     "leading": "Treat all dimensions ahead of the last ones as the batch, or raise an exception.",
     "later_bias": "Test in each call whether self.bias is None.",
+    "second_derivative": "Use ctx.save_for_backward and differentiable operations in backward, or mark it once_differentiable.",
+    "double": "Compute in the dtype of the input, or raise an exception for a dtype that the file does not support.",
     "left_alone": "Do not write to parameters, buffers or grad_output. Draw random numbers from a generator of your own.",
     "settings": "Do not change what belongs to the whole process, or restore it.",
     "strides": "Return contiguous tensors, as the reference does, if other code reads their memory.",

@@ -24,7 +24,7 @@ from .foreign.process import Ended, Raised
 from .foreign.replies import Output
 from .party import Party, unlike
 from .progress import Progress
-from .questions import cases, drawn, gpu_questions, habits, kernelbench, magnitudes, networks, shrink, tf32
+from .questions import asking, cases, drawn, gpu_questions, habits, kernelbench, magnitudes, networks, other_values, shrink
 from .questions.cases import Case
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits
 
@@ -42,7 +42,7 @@ _ASKED = {
     "other_arguments": "Right with other constructor arguments?", "noncontiguous": "Right for a non-contiguous input?",
     "batch_one": "Right for batch 1?", "empty_batch": "Takes an empty batch?", "inputs": "Leaves its inputs alone?",
     "same_bits": "Same bits each time?", "times": "How fast?",
-    tf32.KEY: tf32.ASKED, **habits.ASKED}
+    magnitudes.TF32_KEY: magnitudes.TF32_ASKED, **habits.ASKED}
 
 
 class Examination:
@@ -76,7 +76,7 @@ class Examination:
         self.questions += drawn.in_calls(self.trial, self.given)
         given = self._as_tf32(self._at_the_given_size())
         if self.trial.of_float32 == "tf32":  # the error of a sum of few numbers may be larger than the tolerance
-            self.trial.explained = tf32.explained
+            self.trial.explained = magnitudes.explained_by_tf32
         self._given(self._of_whole_numbers(given))
         self.errors = given.errors
         self.raised = next((p.seen for p in given.problems if p.about == "call" and p.status is Status.LAUNCH_FAILED), "")
@@ -100,7 +100,7 @@ class Examination:
             if not broken:
                 self.emit(Event("check", "without gradients, after .eval(), twice at once"))
                 self.questions += habits.ask(self.trial, small, gradients=gradients)
-                self.questions.append(magnitudes.ask_others(self.trial, small, gradients=gradients))
+                self.questions.append(other_values.ask(self.trial, small, gradients=gradients))
         self._others("empty_batch", [cases.with_batch(small, 0, "an empty batch")], gradients)
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "streams, memory"))
@@ -112,6 +112,8 @@ class Examination:
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "graphs, torch.compile"))
             self.questions += gpu_questions.ask_last(self.trial, self.given, given)
+        if not broken and self.first_wrong is None:
+            self.questions += asking.in_double(self.trial, small)
         if self.first_wrong is not None and self.given.setting.layer is not None:
             shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
         elif self.given.setting.layer is not None and not broken and not self.trial.candidate.given_up:
@@ -129,8 +131,8 @@ class Examination:
 
     def _as_tf32(self, given: Outcome) -> Outcome:
         """Whether the file's convolutions compute in TF32 on the CPU. It is then judged as on a GPU, and the report says so."""
-        if given.problems and self.trial.declared in ("", "tf32") and tf32.explained(self.trial, given):
-            self.questions += [] if self.trial.declared else [tf32.warning(given)]
+        if given.problems and self.trial.declared in ("", "tf32") and magnitudes.explained_by_tf32(self.trial, given):
+            self.questions += [] if self.trial.declared else [magnitudes.tf32_warning(given)]
             self.trial.of_float32 = "tf32"
             given.problems.clear()
             self.trial.compare(given)

@@ -114,7 +114,7 @@ class TrialRun:
         self.parameters: list[str] = []   # of the reference's constructor
         self.defaults: dict[str, Default] = {}   # of those parameters whose defaults are known
         self.convolves = False   # whether the reference does, in a layer of PyTorch's
-        self.explained: Callable[[TrialRun, Outcome], bool] = lambda trial, outcome: False  # see questions/tf32.py
+        self.explained: Callable[[TrialRun, Outcome], bool] = lambda trial, outcome: False  # see `magnitudes`
         self.declared = ""       # the precision that the file declares for float32
         self.of_float32 = "ieee" if device == "cpu" else "tf32"  # what PyTorch's default allows: convolutions alone, on a GPU
 

@@ -318,16 +318,22 @@ class EvalAlone(DailyUse):
 
 @dataclass(frozen=True)
 class Altered(DailyUse):
-    """So many `calls` with other `numbers` among the inputs (see `Make`), or after one `seed` for all of them."""
+    """So many `calls` with other `numbers` among the inputs (see `Make`), after one `seed` for all of them, or with `changes`
+    of few values: an input, and a place in it."""
 
     op = "altered"
     calls: int = 1
     numbers: str = "{}"
     seed: int = 0
+    changes: tuple[tuple[int, int], ...] = ()
 
 
 class Copied(AsTrained):
     op = "copied"
+
+
+class SecondDerivative(DailyUse):
+    op = "second_derivative"
 
 
 @dataclass(frozen=True)
@@ -477,8 +483,8 @@ class Run(Request[Done]):
 REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
     Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, Threads, EvalMode, TwoCalls, SomeGradients,
     SecondBackward, Views, Aliases, Stepped, AsTrained, InModes, Overwritten, TwoInstances, Parametrized, EvalAlone, Altered,
-    Copied, AskLeft, SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp, Prepare,
-    PrepareWay, DropWays, Run)}
+    Copied, SecondDerivative, AskLeft, SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp,
+    Prepare, PrepareWay, DropWays, Run)}
 
 
 def read(header: dict[str, Any]) -> Request[Any]:

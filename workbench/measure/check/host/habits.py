@@ -153,7 +153,7 @@ def some_gradients(module: torch.nn.Module, request: SomeGradients, tensors: Ten
             break
         inputs = [x.detach() for x in xs]
         with only(module, names):
-            there, grads = named_gradients(names, tensors_of(module, names, inputs), module(*inputs), grad_output)
+            there, grads = named_gradients(names, tensors_of(module, names, inputs), module(*inputs), grad_output.clone())
         choices.append(there)
         results += grads
     return Habit(choices=tuple(choices)), results
@@ -194,7 +194,7 @@ def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str
     results: Tensors = []
     for one in request.rounds:
         _, of_grad, layout = one.rpartition("grad ")
-        there, given = xs, grad_outputs[:1]
+        there, given = xs, [one.clone() for one in grad_outputs[:1]]   # a file may change it
         if one == "repeated":
             there, given = [x.detach()[:1].expand(x.shape) if x.dim() and len(x) else x.detach() for x in xs], []
         elif not of_grad:

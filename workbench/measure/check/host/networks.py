@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize
 from ...device import CHANNELS_LAST_LAYOUTS
 from ...module.cases import laid_out
 from ..foreign.replies import Habit
-from ..foreign.requests import Altered, AsTrained, Copied, InModes, Overwritten, Parametrized, TwoInstances
+from ..foreign.requests import Altered, AsTrained, Copied, InModes, Overwritten, Parametrized, SecondDerivative, TwoInstances
 from ..foreign.wire import Tensors
 from .habits import named_gradients, only, overwrite, restore, sets_of, tensors_of
 from .module import BeforeCalls, random_states
@@ -145,6 +145,8 @@ def altered(module: torch.nn.Module, request: Altered, tensors: Tensors, device:
     """Forwards of one instance, then the backward of each, the last one first. Nothing is seeded between them. For each call
     the output and, if it has the shape of grad_output, the gradients; the answer names these. `first` of the answer: the
     generators of random numbers whose states the backwards have changed."""
+    if request.changes:
+        return _touched(module, request, tensors, device)
     (xs,), grad_outputs = sets_of(request, tensors, device)
     hook = next(one for one in module._forward_pre_hooks.values() if isinstance(one, BeforeCalls))
     kept = hook.numbers, hook.draws
@@ -165,6 +167,43 @@ def altered(module: torch.nn.Module, request: Altered, tensors: Tensors, device:
         hook.numbers, hook.draws = kept
     return Habit(first=tuple(changed), choices=tuple(there for there, _ in parts)), [
         one for y, (_, grads) in zip(outputs, parts, strict=True) for one in (y.detach(), *grads)]
+
+
+def _touched(module: torch.nn.Module, request: Altered, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """Outputs without gradients, then with gradients. For each of `changes`: after a call, one value of a copy of the input is
+    that of the other set; after another call the row of that place is, and is written in place."""
+    (xs, others), _ = sets_of(request, tensors, device)
+    outputs = []
+    for records in (torch.no_grad, torch.enable_grad):
+        inputs = [x.clone() for x in xs]
+        for which, place in request.changes:
+            copies = [x.clone() for x in inputs]
+            copies[which].view(-1)[place] = others[which].view(-1)[place]
+            row, of_row = (one.view(-1, one.shape[-1] if one.dim() else 1) for one in (inputs[which], others[which]))
+            with records():
+                module(*inputs)
+                outputs.append(module(*copies).detach().clone())
+                module(*inputs)
+            row[place // row.shape[1]] = of_row[place // row.shape[1]]
+            with records():
+                outputs.append(module(*inputs).detach().clone())
+    return Habit(choices=((),) * len(outputs)), outputs
+
+
+def second_derivative(module: torch.nn.Module, request: SecondDerivative, tensors: Tensors, device: str
+                      ) -> tuple[Habit, Tensors]:
+    """The gradients of the sum of the squares of the gradients of all inputs, as a gradient penalty needs them; also that of
+    grad_output. The answer names those that there are."""
+    (xs,), (grad_output,) = sets_of(request, tensors, device)
+    wanted = [*tensors_of(module, request.gradients, xs), grad_output.requires_grad_()]
+    names = (*request.gradients, "grad_output")
+    first = torch.autograd.grad((module(*xs) * grad_output).sum(), [w for n, w in zip(names, wanted, strict=True)
+                                                                    if n.startswith("input ")],
+                                create_graph=True, allow_unused=True)
+    penalty = torch.stack([g.square().sum() for g in first if g is not None]).sum()
+    second = torch.autograd.grad(penalty, wanted, allow_unused=True)
+    found = {n: g for n, g in zip(names, second, strict=True) if g is not None}
+    return Habit(first=tuple(found)), [*found.values()]
 
 
 def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -209,7 +248,7 @@ def in_modes(module: torch.nn.Module, request: InModes, tensors: Tensors, device
             wanted = tensors_of(module, names, inputs) if records == "grad" else []
             with _RECORDS[records]():
                 output = module(*inputs)
-            there, grads = named_gradients(names, wanted, output, grad_outputs[0]) if wanted else ((), [])
+            there, grads = named_gradients(names, wanted, output, grad_outputs[0].clone()) if wanted else ((), [])
         restore([(b, v) for b, v in buffers if not torch.equal(b, v)])
         return there, [output.detach().clone(), *grads]
 
@@ -342,7 +381,7 @@ def _biased(this: _Round) -> tuple[tuple[str, ...], Tensors]:
         owner.bias = None
 
 
-OF_NETWORKS = (overwritten, parametrized, as_trained, in_modes, copied, altered)
+OF_NETWORKS = (overwritten, parametrized, as_trained, in_modes, copied, altered, second_derivative)
 _HOOK = "a hook"
 _ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
     "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed_in_eval,

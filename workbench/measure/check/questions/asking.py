@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import cycle
+from math import inf
 from typing import Any
 
 import torch
 
+from ....core import numbers
 from ....core.answers import Answer, Question
 from ....core.check_parts import Log
 from ....core.trial import Status
@@ -21,14 +24,19 @@ from ...module.cases import OTHER_GRADS, other_grad
 from ..advice import ASKED, OF_DAILY_USE
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Habit
-from ..foreign.requests import Altered, DailyUse, Views
+from ..foreign.requests import Altered, DailyUse, SecondDerivative, Views
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
 from . import magnitudes
+from .cases import Case
 
 OTHER_COUNT = "It returns a different number of results."
 _OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters", "in_training", "copied",
             "modes")   # asked of both
 _REPEATED = "repeated"
+_TOUCHES = 3     # changes of the input
+_SECOND = 1e-2   # relative L2 tolerance of second derivatives: a wrong formula is farther off
+_OF_DOUBLE = 1e-8   # relative L2 of results in float64
+_LITTLE = 1e-5   # beside the largest one
 _LEADING = 3     # the size of one more leading dimension
 _OF_INPUTS = {
     "part_of_batch": "For slices of larger tensors", "part_of_channels": "For some channels of a larger tensor",
@@ -121,7 +129,10 @@ class Asking:
 
 
 class OtherCalls(Asking):
-    """Calls with other random numbers, other numbers among the inputs, and one more leading dimension."""
+    """Calls with other random numbers, few other values, other numbers among the inputs, and one more leading dimension; and
+    gradients of gradients. `second`: of other values."""
+
+    second: Outcome
 
     def numbers(self) -> list[Question]:
         """Another number among the inputs, in a call of the same instance."""
@@ -158,12 +169,83 @@ class OtherCalls(Asking):
         return said or (f"Its backward changes the state of the random numbers of {' and '.join(sorted(drew))}. That of the "
                         "reference does not." if drew else "")
 
-    def _altered(self, words: tuple[str, ...], **how: Any) -> tuple[str, set[str]] | None:
-        """What is wrong in calls of one instance, and the generators that only the file's backward changes. None if the
-        reference does not accept such calls. `words`: of each call."""
+    def _of_touched(self, others: list[torch.Tensor]) -> str:
+        """Few values of the input change between two calls. A file may keep its last output for an input that a sample or a sum
+        of its values does not show to be another one. `others`: values that the input may have."""
+        there = self.first.inputs
+        free = [i for i, x in enumerate(there) if x.numel() and (not self.trial.drawn or self.trial.drawn.structures[i] is None)
+                and x.dtype is not torch.bool]
+        if not free or self._collected is not None:
+            return ""
+        how = {"generator": self.trial.generator, "device": self.trial.generator.device}
+        changes = tuple((which, int(torch.randint(there[which].numel(), (), **how)))
+                        for which, _ in zip(cycle(free), range(_TOUCHES), strict=False))
+        words = tuple(f"After a change of {what} {words}" for words in ("without gradients", "with gradients")
+                      for _ in changes for what in ("one value of the input", "one row of the input in place"))
+        said = self._altered(words, beside=others, changes=changes) if self.right_without else None
+        return said[0] if said else ""
+
+    def second_derivative(self) -> list[Question]:
+        """Gradients of gradients, as for a gradient penalty, where the reference has them. A file that raises an exception is
+        not wrong. A derivative may jump near the first inputs, so both are wrong if a file is."""
         names = self.first.names if self.first.grad_output is not None else []
-        ask = partial(Altered, inputs=len(self.first.inputs), gradients=tuple(names), calls=len(words), **how)
-        given = [*self.first.inputs, *([self.first.grad_output] if names else [])]
+        raised: list[Raised] = []
+
+        def wrong() -> str:
+            said = ""
+            for one in (self.first, self.second):
+                try:
+                    if not (said := self._wrong_second(one)):
+                        break
+                except Raised as error:
+                    raised.append(error)
+                    break
+            return said
+        if not any(n.startswith("input ") for n in names):
+            return []
+        question = self._question("second_derivative", wrong, "Yes.")
+        if raised:
+            said = f"It raises {raised[0].sentence}, so that no wrong value can be used."
+            return [replace(question, answer=Answer.NOTE, seen=said)]
+        return [] if question.answer is Answer.SKIPPED else [question.as_warning()]
+
+    def _wrong_second(self, one: Outcome) -> str:
+        """What is wrong with the second derivatives at these inputs. Raises what the file raises, and `Not`."""
+        ask = partial(SecondDerivative, inputs=len(one.inputs), gradients=tuple(one.names))
+        given, (names, values) = [*one.inputs, one.grad_output], one.state
+        how, tangent = partial(self.trial.how, one.case), self.trial.tangent
+        try:
+            found = [self.trial.reference.ask(ask, how(dtype="float64"), list(map(wide, given)),
+                                              (names, list(map(wide, values)))),
+                     self.trial.reference.ask(ask, how(), given, one.state)]
+        except Raised as error:
+            raise Not(f"the reference raises {error.sentence}.") from error
+        found.append(self.trial.candidate.ask(ask, how(), given, self.state))
+        truth, own, got = ({n: tangent(n, v).double() for n, v in zip(facts.first, results, strict=False)}
+                           for facts, results in found)
+        most = max((float(v.norm()) for v in truth.values()), default=0.0)
+        for name, expected in truth.items():
+            size = float(expected.norm())
+            if not _LITTLE * most < size < inf or name not in own or not (
+                    off := float((own[name] - expected).norm()) / size) < _SECOND:
+                continue   # zero but for rounding, or not exact in PyTorch either
+            called = name if name == "grad_output" else self.trial.plain(name).removeprefix("gradient of ").replace("grad_", "")
+            if name not in got or got[name].shape != expected.shape:
+                return f"Autograd gives no second derivative for {called}. The reference has one."
+            far = float((got[name] - expected).norm()) / size
+            if not far <= max(_SECOND, 8 * off, 8 * max(e.allowed for e in one.errors.values())):
+                return f"The error of the second derivative for {called} is {numbers.error(far)}, that of PyTorch is " \
+                    f"{numbers.error(off)}."
+        return ""
+
+    def _altered(self, words: tuple[str, ...], *, beside: Sequence[torch.Tensor] = (), **how: Any
+                 ) -> tuple[str, set[str]] | None:
+        """What is wrong in calls of one instance, and the generators that only the file's backward changes. None if the
+        reference does not accept such calls. `words`: of each call. `beside`: a second set of inputs; without gradients."""
+        names = self.first.names if self.first.grad_output is not None and not beside else []
+        ask = partial(Altered, inputs=len(self.first.inputs), sets=1 + bool(beside), gradients=tuple(names),
+                      calls=len(words), **how)
+        given = [*self.first.inputs, *beside, *([self.first.grad_output] if names else [])]
         of, state, construction = self.trial.reference, self.first.state, partial(self.trial.how, self.first.case)
         try:
             _, truth = of.ask(ask, construction(dtype="float64"), list(map(wide, given)), (state[0], list(map(wide, state[1]))))
@@ -304,3 +386,27 @@ def split(rounds: Sequence[str] | dict[str, Outcome], facts: Habit, results: lis
     for one, names in zip(rounds, facts.choices, strict=True):
         found[one] = {"output": next(left), **{n: next(left) for n in names}}
     return found
+
+
+def in_double(trial: TrialRun, case: Case) -> list[Question]:
+    """Whether module and inputs in float64 give results that are less exact than the reference's. A file that raises an
+    exception is not asked, nor one that declares that it is less exact."""
+    key = "double"
+    if trial.dtype != "float32" or trial.declared not in ("", "ieee") or not trial.loads_state or trial.candidate.given_up:
+        return []
+    with suppress(NotForReference, Raised, Ended):
+        usual = trial.run(case)
+        if usual.problems:
+            return []
+        facts, results = trial.candidate.call(trial.how(case, dtype="float64"), usual.inputs, state=usual.state, wide=True,
+                                              gradients=usual.names, grad_output=usual.grad_output)
+        got, most = trial.named(facts, results) if results else {}, max(float(v.norm()) for v in usual.expected.values())
+        for name, expected in usual.expected.items():
+            size = max(float(expected.norm()), _LITTLE * most)
+            if name in got and got[name].shape == expected.shape and size and expected.is_floating_point() and not (
+                    off := float((got[name].double() - expected).norm()) / size) <= _OF_DOUBLE:
+                seen = f"No. After .double() the error of {'y' if name == 'output' else name} is {numbers.error(off)} beside " \
+                    "the reference in float64."
+                return [Question(key, ASKED[key], Answer.WARNED, seen, OF_DAILY_USE[key], str(Status.MISMATCH))]
+        return [Question(key, ASKED[key], Answer.PASSED, "Yes.")]
+    return []

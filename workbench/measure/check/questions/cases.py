@@ -32,10 +32,12 @@ _LONGER = 29                 # taps that a kernel is longer, in its first or las
 _WIDE = 11                   # taps of a square kernel; the inputs have as many positions, so that all taps reach one output
 _FEW, _OF_FEW = 64, 1.6   # values of an operand; see `Case.more`
 _NEAR = 0.02    # relative difference between nearly equal inputs
-_LARGER = 4.0   # factor for every eighth changed parameter
-_CHANGED = 0.2  # a changed parameter differs by at most this share of its value
 _LONG, _MOST_LONG, _LONG_S = (1025, 4097), 1 << 17, 0.5   # columns; values of the inputs; seconds
 _MOST_TWICE = 1 << 20   # values of the inputs of a case of more than twice the given size; of a layer: products for a tap
+_BATCHES = (67, 131, 263, 521, 1031)   # primes: a file that computes so many samples at a time leaves a rest
+# A long row: its positions do not fit into 16 bits with sign, its outputs not into 16 bits. Its values; at most so many bytes.
+_FAR_IN, _FAR_OUT, _MOST_FAR, _FAR_BYTES = (1 << 15) + 333, (1 << 16) + 165, 1 << 20, 64 << 20
+_FAR_S = 1.0   # seconds that such a row may take, as a shorter one shows
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,42 @@ def sizes(given: Case) -> Iterator[Case]:
     if (case := resized(given, 2 * given.shapes[0][0] + 1, tuple(2 * n + 1 for n in given.shapes[0][2:]))) is not None and \
             prod(case.workload.output_shape) * given.setting.layer.in_channels <= _MOST_TWICE:
         yield replace(case, name="more than twice the given size")
+    if (case := _many_of_layer(given)) is not None:
+        yield case
+    if given.setting.layer.dims == 1 and (case := _far(given)) is not None:
+        yield replace(case, name=f"batch 1 and {case.shapes[0][-1]} positions")
+
+
+def _many(batch: int) -> int:
+    """A batch well above that one."""
+    return next((n for n in _BATCHES if 2 * n > 3 * batch), 2 * batch + 1)
+
+
+def _many_of_layer(given: Case) -> Case | None:
+    """A batch well above the given one, at a few positions. If that is much work, with few channels."""
+    batch, found = _many(given.shapes[0][0]), None
+    for case in (given, _narrow(given)):
+        for size in (tuple(range(2, 2 + given.setting.layer.dims)), small_case(given).shapes[0][2:]):
+            layer = case.setting.layer
+            found = resized(case, batch, size)
+            if found and prod((*found.workload.output_shape, layer.in_channels, *layer.kernel_size)) <= _MOST_TWICE:
+                return replace(found, integers=False, name=f"batch {batch}")
+    return replace(found, integers=False, name=f"batch {batch}") if found else None
+
+
+def _narrow(given: Case) -> Case:
+    """The layer with few channels, where its constructor takes them."""
+    there = {"in_channels", "out_channels"} <= dict(given.setting.keywords).keys()
+    return (few_channels(given) if there else None) or given
+
+
+def _far(given: Case) -> Case | None:
+    """A layer with one long row. None if it needs too much memory."""
+    case, length = _narrow(given), _FAR_IN
+    while (found := resized(case, 1, (length,))) is None or found.workload.output_shape[-1] < _FAR_OUT:
+        length += (_FAR_OUT - found.workload.output_shape[-1]) // case.setting.layer.stride[0] + 1 if found else length
+    values = prod(found.shapes[0]) + prod(found.workload.output_shape)
+    return replace(found, integers=False) if values * 4 <= _FAR_BYTES else None
 
 
 def other_size(given: Case) -> list[Case]:
@@ -296,59 +334,6 @@ def nearly(inputs: list[torch.Tensor], generator: torch.Generator) -> list[torch
             if x.is_floating_point() else x for x in inputs]
 
 
-def changed_state(case: Case, names: Sequence[str], state: tuple[Sequence[str], list[torch.Tensor]], generator: torch.Generator
-                  ) -> tuple[Sequence[str], list[torch.Tensor]]:
-    """Change all parameters: each value by at most a fifth, and one in eight also by a factor of 4. Parameters that are all
-    zeros get other values. Equal tensors stay equal, because they may be the same tensor."""
-    how = {"generator": generator, "device": generator.device}
-    made: list[tuple[torch.Tensor, torch.Tensor]] = []
-    changed = []
-    for name, value in zip(*state, strict=True):
-        if name not in names or not value.is_floating_point():
-            changed.append(value)
-            continue
-        new = next((n for old, n in made if old.shape == value.shape and torch.equal(old, value)), None)
-        if new is None:
-            drawn = 2 * torch.rand(value.shape, **how) - 1
-            few = torch.randint(8, value.shape, **how) == 0
-            new = (value * (1 + _CHANGED * drawn) * (1 + (_LARGER - 1) * few) if bool(value.any()) else _CHANGED * drawn).to(
-                value.dtype)
-            if case.setting.layer is not None:  # as in a pruned network; one value at least
-                kept = torch.randint(8, value.shape, **how) != 0
-                kept.view(-1)[:1] = False
-                new *= kept
-            made.append((value, new))
-        changed.append(new)
-    return state[0], changed
-
-
-def little_changed(names: Sequence[str], state: tuple[Sequence[str], list[torch.Tensor]], generator: torch.Generator
-                   ) -> Iterator[tuple[str, tuple[Sequence[str], list[torch.Tensor]]]]:
-    """What was changed, and the state: two values of each parameter change places; then one value of each is another one.
-    Equal tensors stay equal."""
-    how = {"generator": generator, "device": generator.device}
-    for words in ("two values of each parameter changed places", "one value of each parameter changed"):
-        made: list[tuple[torch.Tensor, torch.Tensor]] = []
-        changed = []
-        for name, value in zip(*state, strict=True):
-            if name not in names or not value.is_floating_point() or not value.numel():
-                changed.append(value)
-                continue
-            new = next((n for old, n in made if old.shape == value.shape and torch.equal(old, value)), None)
-            if new is None:
-                new = value.clone(memory_format=torch.contiguous_format)
-                flat, place = new.view(-1), int(torch.randint(value.numel(), (), **how))
-                others = (flat != flat[place]).nonzero().view(-1)
-                if words.startswith("two") and len(others):
-                    other = int(others[torch.randint(len(others), (), **how)])
-                    flat[[place, other]] = flat[[other, place]]
-                else:
-                    flat[place] = flat[place] / 2 + (float(flat.abs().max()) or 1.0)
-                made.append((value, new))
-            changed.append(new)
-        yield words, (state[0], changed)
-
-
 def _generic_sizes(given: Case) -> Iterator[Case]:
     shapes = tuple((*s[:-2], s[-1], s[-2]) if len(s) > 1 and s[-2:] == given.shapes[0][-2:] else s for s in given.shapes)
     if shapes != given.shapes and sum(map(prod, shapes)) <= _MOST_TWICE:
@@ -372,7 +357,21 @@ def _generic_sizes(given: Case) -> Iterator[Case]:
         if sum(map(prod, shapes)) <= _MOST_TWICE:
             yield replace(given, shapes=shapes, name=f"second to last dimension {size}")
     yield from _other_dimensions(given)
+    if batch and (case := _many_samples(given, batch)) is not None:
+        yield case
     yield from _long_rows(given)
+
+
+def _many_samples(given: Case, batch: int) -> Case | None:
+    """A batch well above the given one. If that is much, the dimensions behind the first two are cut down, as in all inputs
+    that have them."""
+    case = with_batch(given, _many(batch), f"batch {_many(batch)}")
+    while sum(map(prod, case.shapes)) > _MOST_TWICE:
+        large = max((n for s in case.shapes for n in s[2:]), default=1)
+        if large < 2:
+            return None
+        case = replace(case, shapes=tuple((*s[:2], *(n // 2 if n == large else n for n in s[2:])) for s in case.shapes))
+    return case
 
 
 def _other_dimensions(given: Case) -> Iterator[Case]:
@@ -399,8 +398,10 @@ def _other_dimensions(given: Case) -> Iterator[Case]:
 
 
 def _long_rows(given: Case) -> Iterator[Case]:
-    """A block of a GPU has 1024 threads at most. Of a large batch two samples. It ends where one takes long."""
+    """A block of a GPU has 1024 threads at most. Of a large batch two samples. It ends where one takes long. Then one row whose
+    positions do not fit into 16 bits."""
     last = given.shapes[0][-1] if given.shapes and given.shapes[0] else 0
+    took = 0.0
     for size in _LONG:
         begin = time.monotonic()
         for case in (given, with_batch(given, 2, "")):
@@ -408,8 +409,13 @@ def _long_rows(given: Case) -> Iterator[Case]:
             if last < size and shapes != case.shapes and sum(map(prod, shapes)) <= _MOST_LONG:
                 yield replace(given, shapes=shapes, name=f"last dimension {size}", long=True)
                 break
-        if time.monotonic() - begin > _LONG_S:
-            break
+        took = time.monotonic() - begin
+        if took > _LONG_S:
+            return
+    one = with_batch(given, 1, "")
+    shapes = tuple((*s[:-1], _FAR_OUT) if len(s) > 1 and s[-1] == last else s for s in one.shapes)
+    if took * _FAR_OUT / _LONG[-1] < _FAR_S and shapes != one.shapes and sum(map(prod, shapes)) <= _MOST_FAR:
+        yield replace(given, shapes=shapes, name=f"last dimension {_FAR_OUT}", long=True)
 
 
 def _generic_arguments(given: Case, defaults: dict[str, Default]) -> Iterator[Case]:

@@ -32,8 +32,9 @@ from ..party import Party
 from ..trialrun import NotForReference, Outcome, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
 from .asking import OTHER_COUNT, Not, Rounds, split
-from .cases import Case, already_wrong, changed_state, little_changed, with_batch
+from .cases import Case, already_wrong, with_batch
 from .networks import OF_A_CALL, OfNetworks
+from .other_values import changed_state, little_changed
 
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
 _OF_NO_GRAD = {
@@ -65,7 +66,7 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
     asker = _Habits(trial, first, second, other)
     for one in (asker.no_grad, asker.threads, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views,
                 asker.in_training, asker.overwritten, asker.parameters, asker.copied, asker.numbers, asker.leading,
-                asker.eval_mode, asker.modes, asker.left):
+                asker.second_derivative, asker.eval_mode, asker.modes, asker.left):
         if not trial.candidate.given_up:
             found = one()
             if one == asker.no_grad:
@@ -147,7 +148,7 @@ class _Habits(OfNetworks):
                 return f"For inputs that differ little from earlier ones: {problem.seen}"
             others = [one for one in (self.second, None if self.other is self.second else self.other, near) if one]
             return next(filter(None, map(wrong_beside, others)), "") or self._many_calls() or \
-                self._beside_another() or self._of_another_seed()
+                self._beside_another() or self._of_another_seed() or self._of_touched(self.second.inputs)
         return [self._question("two_calls", wrong, f"Yes: the first output is unchanged after a second call{more}.")]
 
     def some_gradients(self) -> list[Question]:

@@ -15,8 +15,8 @@ from ....core.check_parts import KernelBenchValues
 from ....core.precision import DECLARED
 from ..foreign.process import Ended, Raised
 from ..trialrun import TrialRun
-from . import tf32
 from .cases import Case
+from .magnitudes import TF32_KEY
 
 _TRIALS, _FEW = 5, 2
 _LARGE = 1 << 26
@@ -32,7 +32,7 @@ def beside(trial: TrialRun, given: Case, questions: Sequence[Question]) -> Kerne
         reason = (f"KernelBench checks only the forward pass, at one size. Failed here: "
                   f"{' '.join(q.question for q in failed)}")
     elif not found.strict and not failed:
-        rounding = "TF32 rounding" if any(q.key == tf32.KEY for q in questions) else \
+        rounding = "TF32 rounding" if any(q.key == TF32_KEY for q in questions) else \
             f"rounding to {DECLARED[trial.declared]}" if trial.declared else "PyTorch’s own rounding"
         reason = f"{found.why} The output is right against float64."
         reason += f" KernelBench's tolerance of 1e-4 does not allow for {rounding}." if found.apart else ""

@@ -7,41 +7,41 @@ output and grad_output stays the same, and the gradient of a tensor is divided b
 convolution each channel is multiplied or divided at random, so that no single factor brings a whole tensor back into range. A
 file could read these factors from the parameters. So each sample is multiplied or divided, too, which no parameter shows. The
 question is asked once more with the usual parameters, where only samples are multiplied or divided.
+
+Does the file compute in TF32 on the CPU? On a GPU TF32 is allowed, because PyTorch's default computes float32 convolutions so.
+The size of the error does not prove TF32. So float64 computes the same convolution with operands rounded to TF32. Each result
+must be as near to that as a float32 result is to the truth. Sums in float16, or a few wrong terms, are near to neither. An
+operand that was computed inside, as in a backward, is off by a rounding of float32. So it may be kept as the next number of
+TF32. An element may be off by twice what such operands explain.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
+from ....core import numbers
 from ....core.answers import Answer, Question
 from ....core.check_parts import Log
 from ....core.layer import ConvTranspose
 from ....core.trial import Status
 from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
-from ..trialrun import NotForReference, Outcome, Problem, State, TrialRun
+from ..host.tf32 import DOWN, ROUNDINGS
+from ..host.tf32 import UP as UPWARDS
+from ..trialrun import NotForReference, Outcome, Problem, TrialRun, wide
 from . import cases
-from .drawn import OF_SUM_1
 
 UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below the normal numbers of float16
 _SAME = 1e-9        # of float64
+TF32_KEY, TF32_ASKED = "tf32", "Computes in float32?"
 _KEY, _QUESTION = "range", "Keeps the range of float32?"
-_OTHER_KEY, _OTHER = "other_values", "Right for other values?"
 # The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
 _MOST_OWN = 1e-3
 _ROUNDINGS = 6
-_LARGER = 64.0      # softmax without its maximum overflows; with one scale for all samples small ones lose their digits
-_SHIFT = 256.0      # the mean of the squares minus the square of the mean loses the variance
-_SMOOTH = ("all equal", "in a ramp", "all zero but one", "that repeat in all rows")
-_OF_MASK = "1e9 subtracted from one row"
-_MASK, _NO_LABEL = 1e9, -100   # what masks subtract from scores; the default of ignore_index
-_FEW = "of which only four differ"
-_OF_STATE = ("one channel of each parameter zero", "all parameters zero", "all taps of a weight equal")
-_ONE_SIGN, _SPARSE = "above zero", "nearly all zero"
 _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
 
@@ -75,112 +75,6 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
         if (wrong := scaled.problem()) is not None:
             return _failed(wrong)
     return Question(_KEY, _QUESTION, Answer.PASSED, f"Yes: the same accuracy with values 2^{UP} times larger and smaller.")
-
-
-def ask_others(trial: TrialRun, given: cases.Case, *, gradients: bool) -> Question:
-    """Values of which half are zero; in a transposed convolution one sample then has no gradient. A transposed convolution is
-    also asked for zeros among the parameters, equal taps, smooth values, values of one sign, and values that are nearly all
-    zero. Anything else is also asked for values of the other sign, larger ones, and few different ones. It is not known
-    whether such a module may get these, so a wrong result is a warning. Its derivative may jump at zero, where each gradient
-    between both sides is right: only NaN and infinite gradients count there. Equal values may share their gradients in any
-    way, so the sums are compared."""
-    if trial.drawn is not None and any(trial.drawn.structures) or not any(x.is_floating_point() for x in trial.given):
-        return _of_masks(trial, given, [], gradients=gradients) or _skipped(
-            "Not asked: other values would not have the structure that get_inputs() gives them.", _OTHER_KEY, _OTHER)
-    right: list[str] = []
-    one_sign = any(x.is_floating_point() and bool((x >= 0).all() or (x <= 0).all()) for x in trial.given)
-    asked: list[tuple[str, float | str]] = [("half of them zero", 0.0)]
-    if trial.drawn is None:
-        asked += [(words, 1.0) for words in _OF_STATE if trial.loads_state]
-        asked += [(words, words) for words in (*_SMOOTH, _ONE_SIGN, _SPARSE)]
-    else:
-        asked += [("of the other sign", -1.0)] if one_sign else []
-        asked += [(f"{_LARGER:g} times larger in every other sample", _LARGER), ("4096 times smaller", 2.0**-12),
-                  (f"{_SHIFT:g} larger", _SHIFT), (_FEW, _FEW)]
-    state: State | None = None
-    for words, factor in asked:
-        said = words if words in _OF_STATE else f"values {words}"
-        values = [_changed(v, factor, trial.generator) if v.is_floating_point() else v for v in trial.inputs(given)]
-        if not factor:
-            values = [_half(v, trial.generator, ones=trial.drawn is not None) for v in values]
-        try:
-            case = replace(given, tied=factor == _FEW, silent=not factor and trial.drawn is None)
-            outcome = trial.run(case, values=values, gradients=gradients and factor not in (_SHIFT, *_SMOOTH),
-                                state=_zeroed(words, state))
-            state = state or outcome.state
-            if not factor and trial.drawn is not None or factor == _LARGER:
-                # Where an input is zero the derivative may jump. Of a saturated softmax the gradients are rounding errors.
-                problem = outcome.problem("call", "values") or _not_finite(outcome, "gradient_values")
-            else:
-                problem = outcome.problem("call", "values", *("gradients", "gradient_values") * _exact(outcome))
-        except (NotForReference, Ended):
-            continue
-        if problem is not None:
-            return _wrong_for(said, problem, Answer.FAILED if trial.drawn is None else Answer.WARNED)
-        right.append(said)
-    if trial.drawn is not None and (question := _of_masks(trial, given, right, gradients=gradients)):
-        return question
-    if not right:
-        return _skipped("Not asked: the reference does not accept other values.", _OTHER_KEY, _OTHER)
-    return Question(_OTHER_KEY, _OTHER, Answer.PASSED, f"Yes: with {'; '.join(right)}.")
-
-
-def _of_masks(trial: TrialRun, given: cases.Case, right: list[str], *, gradients: bool) -> Question | None:
-    """The question with values as padding, masks and labels have them, for which the results of the reference are finite. A
-    wrong result is a warning. `right` gets those for which the file is right. None if there are none."""
-    for said, values in _masked(trial, given):
-        try:
-            outcome = trial.run(given, values=values, gradients=gradients)
-        except (NotForReference, Ended):
-            continue
-        # Beside 1e9 a right formula may have large rounding errors.
-        of_values = outcome.problem("values") if said != _OF_MASK and _exact(outcome) else _not_finite(outcome, "values")
-        if problem := outcome.problem("call") or of_values or _not_finite(outcome, "gradient_values"):
-            return _wrong_for(said, problem, Answer.WARNED)
-        right.append(said)
-    return Question(_OTHER_KEY, _OTHER, Answer.PASSED, f"Yes: with {'; '.join(right)}.") if right else None
-
-
-def _masked(trial: TrialRun, given: cases.Case) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """The values, and how they differ from those that get_inputs() draws. Inputs with a structure keep it."""
-    structures, kinds = trial.drawn.structures, trial.given
-    free = [place for place, x in enumerate(kinds) if structures[place] is None and x.dim() > 1 and x.is_floating_point()]
-    whole = [place for place, x in enumerate(kinds) if structures[place] is None and x.dtype in (torch.int32, torch.int64)]
-    sums = [place for place, s in enumerate(structures) if s and s.word == OF_SUM_1]
-    for said, places, change in (("a sample of zeros", free, _without_first), (_OF_MASK, free, _masked_row),
-                                 *(("rows of a single 1", [place], _one_hot) for place in sums),
-                                 ("-100 in every other place of the whole numbers", whole, _ignored)):
-        if places:
-            yield said, [change(x) if place in places and x.numel() else x for place, x in enumerate(trial.inputs(given))]
-
-
-def _without_first(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([torch.zeros_like(x[:1]), x[1:]])
-
-
-def _masked_row(x: torch.Tensor) -> torch.Tensor:
-    rows = x.reshape(-1, x.shape[-1])
-    return torch.cat([rows[:-1], rows[-1:] - _MASK]).view(x.shape)
-
-
-def _one_hot(x: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
-
-
-def _ignored(x: torch.Tensor) -> torch.Tensor:
-    """Cross entropy leaves such labels out."""
-    changed = x.flatten().clone()
-    changed[::2] = _NO_LABEL
-    return changed.view(x.shape)
-
-
-def _not_finite(outcome: Outcome, about: str) -> Problem | None:
-    return next((p for p in outcome.problems if p.about == about and p.status is Status.NON_FINITE), None)
-
-
-def _wrong_for(said: str, problem: Problem, answer: Answer) -> Question:
-    return Question(_OTHER_KEY, _OTHER, answer, f"No. With {said}: {problem.seen}",
-                    "See whether the file may get such values. Then compute what the reference computes.", str(problem.status))
 
 
 def answers(trial: TrialRun, case: cases.Case, gradients: bool) -> tuple[Outcome, Outcome, Outcome]:
@@ -245,11 +139,6 @@ def _rounded_otherwise(trial: TrialRun, outcome: Outcome) -> list[dict[str, torc
     with contextlib.suppress(Raised):
         return [trial.own(replace(outcome, inputs=[*map(moved, outcome.inputs)])) for _ in range(_ROUNDINGS)]
     return []
-
-
-def _exact(outcome: Outcome) -> bool:
-    """Whether PyTorch's own results are exact enough."""
-    return all(distance(v, outcome.expected[n])[0] <= _MOST_OWN for n, v in outcome.own.items() if n in outcome.expected)
 
 
 def _factors(trial: TrialRun, given: Outcome) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
@@ -334,65 +223,6 @@ def _times(v: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     return v * factor if v.is_floating_point() else v
 
 
-def _changed(v: torch.Tensor, factor: float | str, generator: torch.Generator) -> torch.Tensor:
-    """Samples that differ in size, or values that differ little: a formula may be right only where they do not. Or smooth
-    values, or few different ones of the given ones: code may be wrong only for these."""
-    if isinstance(factor, str):
-        return _of_kind(v, factor, generator) if v.numel() else v
-    if factor == _SHIFT:
-        return v + factor
-    if factor == _LARGER and v.dim() and len(v) > 1:
-        v = v.clone()
-        v[::2] *= factor
-        return v
-    return v * (factor or 1.0)
-
-
-def _zeroed(words: str, state: State | None) -> State | None:
-    """The parameters of a layer: one channel is zero, as in a pruned network; or all are zero; or the taps of a weight are
-    equal, as in a filter that averages. None: as usual."""
-    if words not in _OF_STATE or state is None:
-        return None
-    if words == _OF_STATE[2]:
-        return state[0], [v.flatten(2)[..., :1].view(*v.shape[:2], *(1,) * (v.dim() - 2)).expand(v.shape).contiguous()
-                          if v.dim() > 2 else v for v in state[1]]
-    changed = [v.clone() if words == _OF_STATE[0] else torch.zeros_like(v) for v in state[1]]
-    for v in changed:
-        v[:1] = 0
-        if v.dim() > 1:
-            v[:, :1] = 0
-    return state[0], changed
-
-
-def _of_kind(v: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
-    if kind == _ONE_SIGN:
-        return v.abs() + 2.0**-10
-    if kind == _SPARSE:   # a sixteenth is left
-        return v * (torch.randint(16, v.shape, generator=generator, device=v.device) == 0)
-    some = v.flatten()[torch.randint(v.numel(), (4,), generator=generator, device=v.device)]
-    if kind == _FEW:
-        return some[torch.randint(4, v.shape, generator=generator, device=v.device)]
-    if kind == _SMOOTH[0]:
-        return torch.full_like(v, float(some[some.abs().argmax()]) or 1.0)
-    if kind == _SMOOTH[1]:
-        steps = sum(torch.arange(n, dtype=v.dtype, device=v.device).view(-1, *(1,) * (v.dim() - d - 1))
-                    for d, n in enumerate(v.shape))
-        return steps + torch.zeros_like(v)
-    if kind == _SMOOTH[2]:
-        one = torch.zeros_like(v)
-        one.view(-1)[torch.randint(v.numel(), (1,), generator=generator, device=v.device)] = 1
-        return one
-    return v[..., :1, :].expand(v.shape).contiguous() if v.dim() > 3 else v[..., :1].expand(v.shape).contiguous()
-
-
-def _half(v: torch.Tensor, generator: torch.Generator, *, ones: bool) -> torch.Tensor:
-    """Half of the values become zero; of probabilities zero or one."""
-    if not v.is_floating_point():
-        return v
-    chosen, one = (torch.randint(2, v.shape, generator=generator, device=v.device).to(v.dtype) for _ in range(2))
-    return v * chosen + (1 - chosen) * one if ones and bool(((v >= 0) & (v <= 1)).all()) else v * chosen
-
-
 def _failed(wrong: Problem) -> Question:
     where = {"values": "", "gradient_values": " its backward"}.get(wrong.about)
     what = "No. " if where is None else f"No. It computes{where} in float16 or another format with a small range. "
@@ -401,5 +231,61 @@ def _failed(wrong: Problem) -> Question:
                     Log(log=wrong.log[-3000:] or None))
 
 
-def _skipped(why: str, key: str = _KEY, question: str = _QUESTION) -> Question:
-    return Question(key, question, Answer.SKIPPED, why)
+def _skipped(why: str) -> Question:
+    return Question(_KEY, _QUESTION, Answer.SKIPPED, why)
+
+
+def explained_by_tf32(trial: TrialRun, outcome: Outcome) -> bool:
+    """Whether only values are wrong, and all of them are right in TF32."""
+    wrong = {(p.about, p.status) for p in outcome.problems}
+    if not (trial.convolves and trial.device == "cpu" and trial.dtype == "float32") or not wrong or wrong - {
+            ("values", Status.MISMATCH), ("gradient_values", Status.MISMATCH)} or outcome.case.integers:
+        return False
+    left = {n for n in outcome.expected if n in outcome.got and not _near(trial, outcome, n, outcome.expected)}
+    for rounding in ROUNDINGS:
+        try:
+            in_tf32 = _truth_in_tf32(trial, outcome, rounding)
+            left = {n for n in left if not _near(trial, outcome, n, in_tf32)}
+            if left:
+                moved = [_truth_in_tf32(trial, outcome, rounding + way) for way in (UPWARDS, DOWN)]
+                left = {n for n in left if not _near(trial, outcome, n, in_tf32, moved)}
+        except (Raised, Ended):
+            return False
+        if not left:
+            return True
+    return False
+
+
+def tf32_warning(outcome: Outcome) -> Question:
+    """Of an outcome that was explained."""
+    off = max(e.rel_l2 for e in outcome.errors.values())
+    return Question(TF32_KEY, TF32_ASKED, Answer.WARNED, f"No. It computes in TF32: its error of up to {numbers.error(off)} is "
+                    "that of operands rounded to TF32. PyTorch computes in float32 on this CPU. On a GPU its convolutions use "
+                    "TF32 by default, so this check uses the tolerance of TF32.",
+                    "Export with precision ieee or tf32x3 if you need float32.")
+
+
+def _truth_in_tf32(trial: TrialRun, outcome: Outcome, rounding: str) -> dict[str, torch.Tensor]:
+    """What float64 gives if the operands of convolutions are rounded so."""
+    names, values = outcome.state
+    facts, truth = trial.reference.call(
+        trial.how(outcome.case, dtype="float64"), [wide(x) for x in outcome.inputs],
+        state=(names, [wide(v) for v in values]), gradients=outcome.names, tf32=rounding,
+        grad_output=None if outcome.grad_output is None else outcome.grad_output.double())
+    return trial.named(facts, truth)
+
+
+def _near(trial: TrialRun, outcome: Outcome, name: str, truth: dict[str, torch.Tensor],
+          moved: Sequence[dict[str, torch.Tensor]] = ()) -> bool:
+    """By the tolerance of float32, and no element far off. `moved`: the truth for operands that are a little different."""
+    got, expected = outcome.got[name], truth.get(name)
+    if expected is None or got.shape != expected.shape:
+        return False
+    if moved:
+        off = got.double() - expected
+        reach = torch.stack([(other[name] - expected).abs() for other in moved]).amax(0)
+        got = got.double() - off.sign() * torch.minimum(off.abs(), 2 * reach)
+    allowed = trial.allowed(outcome.case, name, "ieee")
+    off, worst, rms = distance(got, expected)
+    least = outcome.least_rms.get(name, 0.0)
+    return off * rms <= allowed * max(rms, least) and worst <= 60 * allowed * (rms + float(expected.abs().max()))

@@ -132,9 +132,8 @@ def other_order(theirs: Made, ours: Made, asked: str) -> list[Question]:
 
 
 class OfNetworks(OtherCalls):
-    """These questions. `second`: of other values. `_changed`: of other parameters."""
+    """These questions. `_changed`: of other parameters."""
 
-    second: Outcome
     _changed: Callable[[], Outcome]
 
     def overwritten(self) -> list[Question]:

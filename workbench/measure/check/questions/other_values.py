@@ -1,0 +1,343 @@
+"""Is the file right for other values than those of a call that `get_inputs()` would make: zeros, smooth and equal values, masks
+and labels, one NaN, one huge number? And other values of parameters, for other questions.
+
+For a transposed convolution all finite values are legal, so most of these fail. Nothing is known of any other module, so there
+they only warn. One NaN and one huge number only warn for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from ....core import numbers
+from ....core.answers import Answer, Question
+from ....core.trial import Status
+from ...kernel.validate import distance
+from ..foreign.process import Ended, Raised
+from ..trialrun import NotForReference, Outcome, Problem, State, TrialRun
+from .cases import Case
+from .drawn import OF_SUM_1
+
+_KEY, _ASKED = "other_values", "Right for other values?"
+# The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
+_MOST_OWN = 1e-3
+_LARGER = 64.0      # softmax without its maximum overflows; with one scale for all samples small ones lose their digits
+_SHIFT = 256.0      # the mean of the squares minus the square of the mean loses the variance
+_SMOOTH = ("all equal", "in a ramp", "all zero but one", "that repeat in all rows")
+_OF_MASK = "1e9 subtracted from one row"
+_MASK, _NO_LABEL = 1e9, -100   # what masks subtract from scores; the default of ignore_index
+_FEW = "of which only four differ"
+_OF_STATE = ("one channel of each parameter zero", "all parameters zero", "all taps of a weight equal")
+_ONE_SIGN, _SPARSE = "above zero", "nearly all zero"
+_FLIPPED, _ONE_VALUE = "the masks of booleans flipped", "a row of equal whole numbers"
+_NAN, _HUGE = "one NaN among the inputs", "one value 1e5 times larger than the others"
+_TIMES, _GENEROUS = 1e5, 8.0   # of an error, beside the huge value
+_TRIES = 3   # places of a NaN: the reference may not use each
+_MORE = 4.0   # factor for every eighth changed parameter
+_CHANGED = 0.2  # a changed parameter differs by at most this share of its value
+
+
+def ask(trial: TrialRun, given: Case, *, gradients: bool) -> Question:
+    """Values of which half are zero; in a transposed convolution one sample then has no gradient. A transposed convolution is
+    also asked for zeros among the parameters, equal taps, smooth values, values of one sign, and values that are nearly all
+    zero. Anything else is also asked for values of the other sign, larger ones, and few different ones. It is not known
+    whether such a module may get these, so a wrong result is a warning. Its derivative may jump at zero, where each gradient
+    between both sides is right: only NaN and infinite gradients count there. Equal values may share their gradients in any
+    way, so the sums are compared."""
+    right: list[str] = []
+    free = not (trial.drawn is not None and any(trial.drawn.structures)) and any(x.is_floating_point() for x in trial.given)
+    if free and (wrong := _of_inputs(trial, given, right, gradients=gradients)):
+        return wrong
+    for said, problem in _that_only_warn(trial, given, gradients=gradients):
+        if problem is not None:
+            return _wrong_for(said, problem, Answer.WARNED)
+        right.append(said)
+    if not right:
+        why = "the reference does not accept other values" if free else \
+            "other values would not have the structure that get_inputs() gives them"
+        return Question(_KEY, _ASKED, Answer.SKIPPED, f"Not asked: {why}.")
+    return Question(_KEY, _ASKED, Answer.PASSED, f"Yes: with {'; '.join(right)}.")
+
+
+def _of_inputs(trial: TrialRun, given: Case, right: list[str], *, gradients: bool) -> Question | None:
+    """The question if the file is wrong for changed inputs or parameters. `right` gets those for which it is right."""
+    one_sign = any(x.is_floating_point() and bool((x >= 0).all() or (x <= 0).all()) for x in trial.given)
+    asked: list[tuple[str, float | str]] = [("half of them zero", 0.0)]
+    if trial.drawn is None:
+        asked += [(words, 1.0) for words in _OF_STATE if trial.loads_state]
+        asked += [(words, words) for words in (*_SMOOTH, _ONE_SIGN, _SPARSE)]
+    else:
+        asked += [("of the other sign", -1.0)] if one_sign else []
+        asked += [(f"{_LARGER:g} times larger in every other sample", _LARGER), ("4096 times smaller", 2.0**-12),
+                  (f"{_SHIFT:g} larger", _SHIFT), (_FEW, _FEW)]
+    state: State | None = None
+    for words, factor in asked:
+        said = words if words in _OF_STATE else f"values {words}"
+        values = [_changed(v, factor, trial.generator) if v.is_floating_point() else v for v in trial.inputs(given)]
+        if not factor:
+            values = [_half(v, trial.generator, ones=trial.drawn is not None) for v in values]
+        try:
+            case = replace(given, tied=factor == _FEW, silent=not factor and trial.drawn is None)
+            outcome = trial.run(case, values=values, gradients=gradients and factor not in (_SHIFT, *_SMOOTH),
+                                state=_zeroed(words, state))
+            state = state or outcome.state
+            if not factor and trial.drawn is not None or factor == _LARGER:
+                # Where an input is zero the derivative may jump. Of a saturated softmax the gradients are rounding errors.
+                problem = outcome.problem("call", "values") or _not_finite(outcome, "gradient_values")
+            else:
+                problem = outcome.problem("call", "values", *("gradients", "gradient_values") * _exact(outcome))
+        except (NotForReference, Ended):
+            continue
+        if problem is not None:
+            return _wrong_for(said, problem, Answer.FAILED if trial.drawn is None else Answer.WARNED)
+        right.append(said)
+    return None
+
+
+def _that_only_warn(trial: TrialRun, given: Case, *, gradients: bool) -> Iterator[tuple[str, Problem | None]]:
+    """Values as padding, masks and labels have them, for which the results of the reference are finite; then one NaN and one
+    huge value. With each what is wrong."""
+    for said, values in _masked(trial, given) if trial.drawn is not None else ():
+        try:
+            outcome = trial.run(given, values=values, gradients=gradients)
+        except (NotForReference, Ended):
+            continue
+        # Beside 1e9 a right formula may have large rounding errors.
+        about = ("values", *("gradients", "gradient_values") * (said in (_FLIPPED, _ONE_VALUE)))
+        of_values = outcome.problem(*about) if said != _OF_MASK and _exact(outcome) else _not_finite(outcome, "values")
+        yield said, outcome.problem("call") or of_values or _not_finite(outcome, "gradient_values")
+    places = [place for place, x in enumerate(trial.given) if x.is_floating_point() and x.numel() > 1 and (
+        trial.drawn is None or trial.drawn.structures[place] is None)]
+    for said, problem in ((_NAN, _swallowed), (_HUGE, _beside_a_huge_one)) if places else ():
+        try:
+            usual = trial.run(given, gradients=False)
+            found = [problem(trial, usual, place) for place in places[:2]] if not usual.problems else []
+        except (NotForReference, Raised, Ended):  # a file may refuse them
+            continue
+        if any(asked for asked, _ in found):
+            yield said, next((wrong for _, wrong in found if wrong), None)
+
+
+def _swallowed(trial: TrialRun, usual: Outcome, place: int) -> tuple[bool, Problem | None]:
+    """Whether the reference's output has NaN if that input has one, and what is wrong if the file's has none there. The file
+    may have more of them."""
+    for _ in range(_TRIES):
+        inputs = _with_one(trial, usual, place, torch.nan)
+        theirs = trial.reference.call(trial.how(usual.case), inputs, state=usual.state, no_grad=True)[1]
+        if theirs and bool(theirs[0].isnan().any()):
+            got = trial.candidate.call(trial.how(usual.case), inputs, state=usual.state if trial.loads_state else None,
+                                       no_grad=True)[1]
+            lost = theirs[0].isnan() & got[0].isfinite() if got and got[0].shape == theirs[0].shape else None
+            if lost is None or not (count := int(lost.sum())):
+                return True, None
+            of = numbers.count(int(theirs[0].isnan().sum()))
+            return True, Problem("values", Status.MISMATCH, f"{numbers.count(count)} of {of} NaN in the reference's output are "
+                                 "finite numbers in the file's.")
+    return False, None
+
+
+def _beside_a_huge_one(trial: TrialRun, usual: Outcome, place: int) -> tuple[bool, Problem | None]:
+    """Compares the outputs that do not depend on the huge value: their truth in float64 is as without it. A formula that
+    scales, shifts or transforms a whole row loses their digits."""
+    if "float16" in (trial.dtype, trial.declared) or trial.declared == "fp16":
+        return False, None
+    inputs = _with_one(trial, usual, place, _TIMES)
+    how, without = trial.how(usual.case), usual.expected["output"]
+    truth = trial.reference.call(trial.how(usual.case, dtype="float64"), inputs, state=usual.state, wide=True, no_grad=True)[1]
+    alone = truth[0] == without if truth and truth[0].shape == without.shape else torch.zeros(())
+    if not without.is_floating_point() or not 0 < int(alone.sum()) < alone.numel() or not bool(without[alone].any()):
+        return False, None
+    own = trial.reference.call(how, inputs, state=usual.state, no_grad=True)[1]
+    got = trial.candidate.call(how, inputs, state=usual.state if trial.loads_state else None, no_grad=True)[1]
+    if not got or got[0].shape != without.shape:
+        return False, None
+    own_off, off = (distance(one[0][alone].double(), without[alone])[0] for one in (own, got))
+    limit = _GENEROUS * max(usual.errors["output"].allowed, own_off)
+    if not limit < 1:
+        return False, None
+    return True, None if off <= limit else Problem(
+        "values", Status.MISMATCH, f"The error of the outputs that do not depend on it is {numbers.error(off)}, that of "
+        f"PyTorch is {numbers.error(own_off)}.")
+
+
+def _with_one(trial: TrialRun, usual: Outcome, place: int, factor: float) -> list[torch.Tensor]:
+    """The inputs, in which one value of one of them is another one."""
+    inputs = [x.clone() for x in usual.inputs]
+    flat = inputs[place].view(-1)
+    flat[int(torch.randint(flat.numel(), (), generator=trial.generator, device=trial.generator.device))] = \
+        factor * float(flat.abs().max())
+    return inputs
+
+
+def _masked(trial: TrialRun, given: Case) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """The values, and how they differ from those that get_inputs() draws. Inputs with a structure keep it."""
+    structures, kinds = trial.drawn.structures, trial.given
+    free = [place for place, x in enumerate(kinds) if structures[place] is None and x.dim() > 1 and x.is_floating_point()]
+    whole = [place for place, x in enumerate(kinds) if structures[place] is None and x.dtype in (torch.int32, torch.int64)]
+    masks = [place for place, x in enumerate(kinds) if x.dtype is torch.bool and x.dim()]
+    sums = [place for place, s in enumerate(structures) if s and s.word == OF_SUM_1]
+    for said, places, change in (("a sample of zeros", free, _without_first), (_OF_MASK, free, _masked_row),
+                                 *(("rows of a single 1", [place], _one_hot) for place in sums), (_FLIPPED, masks, _flipped),
+                                 *((_ONE_VALUE, [place], _row_of_one) for place in whole if kinds[place].dim()),
+                                 ("-100 in every other place of the whole numbers", whole, _ignored)):
+        if places:
+            yield said, [change(x) if place in places and x.numel() else x for place, x in enumerate(trial.inputs(given))]
+
+
+def _flipped(x: torch.Tensor) -> torch.Tensor:
+    """As many of each row are True: a mask of padding then begins with the padding."""
+    return x.flip(-1)
+
+
+def _row_of_one(x: torch.Tensor) -> torch.Tensor:
+    """The first row has its smallest value alone, the last one the smallest of all, which often is that of padding."""
+    rows = x.reshape(-1, x.shape[-1]).clone()
+    rows[0], rows[-1] = rows[0].min(), rows.min()
+    return rows.view(x.shape)
+
+
+def _without_first(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.zeros_like(x[:1]), x[1:]])
+
+
+def _masked_row(x: torch.Tensor) -> torch.Tensor:
+    rows = x.reshape(-1, x.shape[-1])
+    return torch.cat([rows[:-1], rows[-1:] - _MASK]).view(x.shape)
+
+
+def _one_hot(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
+
+
+def _ignored(x: torch.Tensor) -> torch.Tensor:
+    """Cross entropy leaves such labels out."""
+    changed = x.flatten().clone()
+    changed[::2] = _NO_LABEL
+    return changed.view(x.shape)
+
+
+def _exact(outcome: Outcome) -> bool:
+    """Whether PyTorch's own results are exact enough."""
+    return all(distance(v, outcome.expected[n])[0] <= _MOST_OWN for n, v in outcome.own.items() if n in outcome.expected)
+
+
+def _not_finite(outcome: Outcome, about: str) -> Problem | None:
+    return next((p for p in outcome.problems if p.about == about and p.status is Status.NON_FINITE), None)
+
+
+def _wrong_for(said: str, problem: Problem, answer: Answer) -> Question:
+    return Question(_KEY, _ASKED, answer, f"No. With {said}: {problem.seen}",
+                    "See whether the file may get such values. Then compute what the reference computes.", str(problem.status))
+
+
+def _changed(v: torch.Tensor, factor: float | str, generator: torch.Generator) -> torch.Tensor:
+    """Samples that differ in size, or values that differ little: a formula may be right only where they do not. Or smooth
+    values, or few different ones of the given ones: code may be wrong only for these."""
+    if isinstance(factor, str):
+        return _of_kind(v, factor, generator) if v.numel() else v
+    if factor == _SHIFT:
+        return v + factor
+    if factor == _LARGER and v.dim() and len(v) > 1:
+        v = v.clone()
+        v[::2] *= factor
+        return v
+    return v * (factor or 1.0)
+
+
+def _zeroed(words: str, state: State | None) -> State | None:
+    """The parameters of a layer: one channel is zero, as in a pruned network; or all are zero; or the taps of a weight are
+    equal, as in a filter that averages. None: as usual."""
+    if words not in _OF_STATE or state is None:
+        return None
+    if words == _OF_STATE[2]:
+        return state[0], [v.flatten(2)[..., :1].view(*v.shape[:2], *(1,) * (v.dim() - 2)).expand(v.shape).contiguous()
+                          if v.dim() > 2 else v for v in state[1]]
+    changed = [v.clone() if words == _OF_STATE[0] else torch.zeros_like(v) for v in state[1]]
+    for v in changed:
+        v[:1] = 0
+        if v.dim() > 1:
+            v[:, :1] = 0
+    return state[0], changed
+
+
+def _of_kind(v: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
+    if kind == _ONE_SIGN:
+        return v.abs() + 2.0**-10
+    if kind == _SPARSE:   # a sixteenth is left
+        return v * (torch.randint(16, v.shape, generator=generator, device=v.device) == 0)
+    some = v.flatten()[torch.randint(v.numel(), (4,), generator=generator, device=v.device)]
+    if kind == _FEW:
+        return some[torch.randint(4, v.shape, generator=generator, device=v.device)]
+    if kind == _SMOOTH[0]:
+        return torch.full_like(v, float(some[some.abs().argmax()]) or 1.0)
+    if kind == _SMOOTH[1]:
+        steps = sum(torch.arange(n, dtype=v.dtype, device=v.device).view(-1, *(1,) * (v.dim() - d - 1))
+                    for d, n in enumerate(v.shape))
+        return steps + torch.zeros_like(v)
+    if kind == _SMOOTH[2]:
+        one = torch.zeros_like(v)
+        one.view(-1)[torch.randint(v.numel(), (1,), generator=generator, device=v.device)] = 1
+        return one
+    return v[..., :1, :].expand(v.shape).contiguous() if v.dim() > 3 else v[..., :1].expand(v.shape).contiguous()
+
+
+def _half(v: torch.Tensor, generator: torch.Generator, *, ones: bool) -> torch.Tensor:
+    """Half of the values become zero; of probabilities zero or one."""
+    if not v.is_floating_point():
+        return v
+    chosen, one = (torch.randint(2, v.shape, generator=generator, device=v.device).to(v.dtype) for _ in range(2))
+    return v * chosen + (1 - chosen) * one if ones and bool(((v >= 0) & (v <= 1)).all()) else v * chosen
+
+
+def changed_state(case: Case, names: Sequence[str], state: State, generator: torch.Generator) -> State:
+    """Change all parameters: each value by at most a fifth, and one in eight also by a factor of 4. Parameters that are all
+    zeros get other values. Equal tensors stay equal, because they may be the same tensor."""
+    how = {"generator": generator, "device": generator.device}
+    made: list[tuple[torch.Tensor, torch.Tensor]] = []
+    changed = []
+    for name, value in zip(*state, strict=True):
+        if name not in names or not value.is_floating_point():
+            changed.append(value)
+            continue
+        new = next((n for old, n in made if old.shape == value.shape and torch.equal(old, value)), None)
+        if new is None:
+            drawn = 2 * torch.rand(value.shape, **how) - 1
+            few = torch.randint(8, value.shape, **how) == 0
+            new = (value * (1 + _CHANGED * drawn) * (1 + (_MORE - 1) * few) if bool(value.any()) else _CHANGED * drawn).to(
+                value.dtype)
+            if case.setting.layer is not None:  # as in a pruned network; one value at least
+                kept = torch.randint(8, value.shape, **how) != 0
+                kept.view(-1)[:1] = False
+                new *= kept
+            made.append((value, new))
+        changed.append(new)
+    return state[0], changed
+
+
+def little_changed(names: Sequence[str], state: tuple[Sequence[str], list[torch.Tensor]], generator: torch.Generator
+                   ) -> Iterator[tuple[str, tuple[Sequence[str], list[torch.Tensor]]]]:
+    """What was changed, and the state: two values of each parameter change places; then one value of each is another one.
+    Equal tensors stay equal."""
+    how = {"generator": generator, "device": generator.device}
+    for words in ("two values of each parameter changed places", "one value of each parameter changed"):
+        made: list[tuple[torch.Tensor, torch.Tensor]] = []
+        changed = []
+        for name, value in zip(*state, strict=True):
+            if name not in names or not value.is_floating_point() or not value.numel():
+                changed.append(value)
+                continue
+            new = next((n for old, n in made if old.shape == value.shape and torch.equal(old, value)), None)
+            if new is None:
+                new = value.clone(memory_format=torch.contiguous_format)
+                flat, place = new.view(-1), int(torch.randint(value.numel(), (), **how))
+                others = (flat != flat[place]).nonzero().view(-1)
+                if words.startswith("two") and len(others):
+                    other = int(others[torch.randint(len(others), (), **how)])
+                    flat[[place, other]] = flat[[other, place]]
+                else:
+                    flat[place] = flat[place] / 2 + (float(flat.abs().max()) or 1.0)
+                made.append((value, new))
+            changed.append(new)
+        yield words, (state[0], changed)
