@@ -258,6 +258,10 @@ def test_a_report_says_which_size_was_judged() -> None:
         ("KernelBench #81", "small"), ("KernelBench #81", "full"), ("nn.ConvTranspose1d(3, 4, 5)", "")))
     assert small.headline == "m.py matches KernelBench #81 (small) in all checks that ran"
     assert layer.headline == "m.py matches nn.ConvTranspose1d(3, 4, 5) in all checks that ran"
+    warned = [Question(key, f"{key}?", Answer.WARNED, "No.") for key in ("strides", "settings")]
+    one, two = (CheckReport("m.py", "r.py", "cpu", (*right, *warned[:count])) for count in (1, 2))
+    assert one.headline == "m.py matches r.py in all checks that ran, with 1 warning at “strides?”"
+    assert two.headline.endswith(", with 2 warnings, the first at “strides?”") and two.to_json()["headline"] == two.headline
     for report, against, own in ((small, "KernelBench #81 (small)", False), (full, "KernelBench #81 (full)", True),
                                  (layer, "nn.ConvTranspose1d(3, 4, 5)", True)):
         text = report_text(report)

@@ -48,22 +48,21 @@ class Question:
 
 
 # What a check does not test.
-_NOT_ASKED = ("double backward", "autocast", "other dtypes than the given one", "torch.func and tracing",
-              "NaN, infinite and denormal inputs", "unbatched inputs", "tensors of more than 2^31 values",
+_NOT_ASKED = ("autocast", "other dtypes than the given one and float64", "torch.func and tracing",
+              "infinite and denormal inputs", "unbatched inputs", "tensors of more than 2^31 values",
               "memory that is never freed", "how often memory is allocated", "another rounding mode of the processor",
               "several devices", "sizes far above the given one", "wrong shapes, except too many channels",
               "parametrizations of other modules than a layer", "hooks of the part that owns the weight",
               "whether the file recognises a check")
-NOT_ASKED = ", ".join(_NOT_ASKED)
 
 
 @dataclass(frozen=True)
 class CheckReport:
     """The report of one check. `smallest`: the smallest failing case. `mistake`: the known mistake that gives the same wrong
     values. `kernelbench`: KernelBench's verdicts, beside ours. `times`: module_ms, if everything was right. `speed`: the same
-    as a sentence. `confined`: the sandbox. `size`: the size of a KernelBench preset; "full" is KernelBench's own. `declared`:
-    see `replies.Checked`. `phases`: how long each part took. `stopped`: when and where a person ended the check; "" if it was
-    not ended."""
+    as a sentence. `confined`: the sandbox. `size`: the size of a KernelBench preset; "full" is KernelBench's own.
+    `declared`, `options`: see `replies.Checked`. `phases`: how long each part took. `stopped`: when and where a person
+    ended the check; "" if it was not ended."""
 
     name: str
     reference: str
@@ -83,6 +82,7 @@ class CheckReport:
     phases: tuple[Phase, ...] = ()
     stopped: str = ""
     declared: str = ""
+    options: tuple[str, ...] = ()
     schema: str = SCHEMA
 
     @property
@@ -130,8 +130,25 @@ class CheckReport:
         return f"{good} OF {len(self.answered)} PASSED"
 
     @property
+    def not_asked(self) -> tuple[str, ...]:
+        """What the check did not test."""
+        return (*(f"the argument {name} of forward, which get_inputs() does not give" for name in self.options), *_NOT_ASKED)
+
+    @property
+    def warned(self) -> list[Question]:
+        return [q for q in self.questions if q.answer is Answer.WARNED]
+
+    @property
     def headline(self) -> str:
-        """The sentence at the top of the report: what is wrong."""
+        """The sentence at the top of the report: what is wrong. If nothing is, also how many warnings there are."""
+        if self.failed or self.stopped or not self.warned:
+            return self._verdict
+        count = len(self.warned)
+        first = f"“{self.warned[0].question}”"
+        return f"{self._verdict}, with {f'{count} warnings, the first at' if count > 1 else '1 warning at'} {first}"
+
+    @property
+    def _verdict(self) -> str:
         if self.stopped and not self.failed:
             count = len(self.answered)
             answers = f"{count} question{'s' if count > 1 else ''} answered, nothing wrong so far"
@@ -179,7 +196,7 @@ class CheckReport:
             if not row["held_back"]:
                 del row["held_back"]
         return {**data, "badge": self.badge, "headline": self.headline, "evidence": self.evidence,
-                "failed": len(self.failed), "not_asked": _NOT_ASKED}
+                "failed": len(self.failed), "not_asked": self.not_asked}
 
 
 _DOES_NOT_RUN = ("WORKER_DIED", "RUN_TIMEOUT", "OUT_OF_MEMORY", "LAUNCH_FAILED", "KERNEL_FAULT")

@@ -280,7 +280,8 @@ class CheckTimes:
 @dataclass(frozen=True)
 class Checked:
     """What the judge of a foreign module found. `gpu` and `workload` determine the floor of the times. `declared`: the
-    precision that the file declares and in which it was judged, if the reference is more exact; else ""."""
+    precision that the file declares and in which it was judged, if the reference is more exact; else "". `options`: arguments
+    of the reference's forward that no call gives."""
 
     questions: tuple[Question, ...]
     confined: Confinement
@@ -295,3 +296,4 @@ class Checked:
     gpu: Device | None = None
     phases: tuple[Phase, ...] = ()
     declared: str = ""
+    options: tuple[str, ...] = ()

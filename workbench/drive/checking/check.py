@@ -217,7 +217,7 @@ def _report(request: CheckRequest, result: Checked, *, stopped: str = "") -> Che
         smallest=result.smallest, mistake=result.mistake, kernelbench=result.kernelbench, times=times,
         speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=result.confined,
         declared=result.declared, seed=result.seed, seconds=result.seconds, phases=result.phases, stopped=stopped,
-        environment=environment(),
+        environment=environment(), options=result.options,
         command=plain(shlex.join([*PROGRAM.split(), "check", *request.command])) if request.command else "")
 
 

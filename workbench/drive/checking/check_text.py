@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from ...core import numbers
-from ...core.answers import NOT_ASKED, Answer, CheckReport, Question
+from ...core.answers import Answer, CheckReport, Question
 from ...core.check_parts import DirectionTimes
 from ..reporting.tables import aligned
 from .check_times import floor_text, sentence
@@ -30,7 +30,7 @@ def report_text(report: CheckReport) -> str:
         if q.answer is Answer.FAILED and q.detail.log_path:
             lines.append(f"            its log: {q.detail.log_path}")
     lines += [*_smallest(report), *_mistake(report), *_kernelbench(report), *_times(report), "",
-              *_wrapped(f"not asked: {NOT_ASKED}", "")]
+              *_wrapped(f"not asked: {', '.join(report.not_asked)}", "")]
     lines.append(f"against {report.against}")
     where = f"on {report.device}, seed {report.seed}, {report.seconds:.0f} s"
     lines.append(f"{where}; {report.confined.sentence}")

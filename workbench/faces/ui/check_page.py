@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from ...core import numbers
-from ...core.answers import NOT_ASKED, Answer, CheckReport, Question
+from ...core.answers import Answer, CheckReport, Question
 from ...core.errors import BadRequest
 from ...core.presets import PRESETS, SIZES, parse_preset
 from ...drive.checking import check_times
@@ -298,7 +298,8 @@ def _live_line(check: Check) -> None:
 def _questions(report: CheckReport, text: str) -> str:
     return theme.table(("answer", "question", "what was seen"), [_row(*alike, text=text) for alike in report.rows]) + (
         f'<div class="foot" style="margin-top:6px">Against {escape(report.against)}, on {escape(report.device)}, '
-        f'seed {report.seed}, {report.seconds:.0f} s; {escape(report.confined.sentence)}. Not asked: {NOT_ASKED}.</div>')
+        f'seed {report.seed}, {report.seconds:.0f} s; {escape(report.confined.sentence)}. Not asked: '
+        f'{escape(", ".join(report.not_asked))}.</div>')
 
 
 def _row(q: Question, *alike: Question, text: str = "") -> tuple[str, str, str]:

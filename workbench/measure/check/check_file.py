@@ -6,6 +6,7 @@ and takes the time.
 
 from __future__ import annotations
 
+import ast
 import threading
 import traceback
 from collections.abc import Sequence
@@ -152,8 +153,11 @@ class _Check:
             if setting.layer is None:
                 trial.drawn = self._drawn(given, trial)
                 self.questions += trial.drawn.warnings()
-            self._options(reference.loaded)
             trial.takes_size = reference.loaded.takes_size and self.candidate.load().takes_size
+            options = reference.loaded.not_given(len(given) + len(ast.literal_eval(reference.numbers)))
+            self._options(options)
+            left = tuple(n for n in options if n != "output_size" or not trial.takes_size)
+            self.progress.known = replace(self.progress.known, options=left)
             trial.convolves = reference.convolves
             if not trial.convolves:
                 trial.of_float32 = "ieee"
@@ -257,10 +261,10 @@ class _Check:
                                        "Compute in float32 if you need its accuracy."))
         return name
 
-    def _options(self, reference: Loaded) -> None:
-        """Warn of options of the reference's forward that the file's forward does not have. No calls with these options are
-        made."""
-        if lacks := [n for n in reference.options if n not in self.candidate.load().options]:
+    def _options(self, options: tuple[str, ...]) -> None:
+        """Warn of options of the reference's forward that get_inputs() does not give and the file's forward does not have. No
+        calls with these options are made."""
+        if lacks := [n for n in options if n not in self.candidate.load().options]:
             self.questions.append(Question(
                 "options", "Takes the options of forward?", Answer.WARNED, "No. Its forward lacks the option "
                                                                            f"{', '.join(lacks)} of the reference's "

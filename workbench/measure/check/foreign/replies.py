@@ -70,7 +70,7 @@ class Told(Answer):
 class Loaded(Answer):
     """`parameters` of the class's constructor, and the `defaults` of those that are numbers, texts or whole numbers in a tuple.
     `options`: the parameters of forward that have a default value, if the file itself defines it. `takes_size`: forward has the
-    parameter output_size."""
+    parameter output_size. `required`: how many of its parameters have no default value, if the file itself defines it."""
 
     parameters: tuple[str, ...]
     defaults: dict[str, Default]
@@ -79,6 +79,11 @@ class Loaded(Answer):
     own_export: bool
     options: tuple[str, ...] = ()
     takes_size: bool = False
+    required: int = 0
+
+    def not_given(self, inputs: int) -> tuple[str, ...]:
+        """The options that a call with so many inputs leaves out."""
+        return self.options[max(0, inputs - self.required):]
 
     def __post_init__(self) -> None:
         super().__post_init__()

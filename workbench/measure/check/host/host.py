@@ -129,8 +129,9 @@ class Host:
         signature = inspect.signature(self.cls.__init__)
         named = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
         defaults = {p.name: p.default for p in signature.parameters.values() if _is_known(p.default)}
+        options, required = _options(self.cls)
         return Loaded(tuple(named), defaults, tuple(self.loaded.calls), round(_monotonic() - begin, 2),
-                      self.loaded.own_export, _options(self.cls), _takes_size(self.cls)), []
+                      self.loaded.own_export, options, _takes_size(self.cls), required), []
 
     def give(self, request: requests.Give, tensors: Tensors) -> tuple[Given, Tensors]:
         """The results of get_init_inputs() and get_inputs() of a reference, each called under the seed."""
@@ -222,12 +223,14 @@ def _is_known(default: Any) -> bool:
     return type(default) is str or type(default) is tuple and all(type(n) is int for n in default)
 
 
-def _options(cls: Any) -> tuple[str, ...]:
-    """Parameters of forward that may be left out."""
+def _options(cls: Any) -> tuple[tuple[str, ...], int]:
+    """Parameters of forward that may be left out, and how many may not."""
     forward = inspect.unwrap(getattr(cls, "forward", None) or _options)
     if getattr(getattr(forward, "__code__", None), "co_filename", "") != FILE:
-        return ()
-    return tuple(n for n, p in inspect.signature(forward).parameters.items() if p.default is not p.empty)
+        return (), 0
+    named = [p for p in inspect.signature(forward).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)][1:]
+    options = tuple(p.name for p in named if p.default is not p.empty)
+    return options, len(named) - len(options)
 
 
 def _takes_size(cls: Any) -> bool:

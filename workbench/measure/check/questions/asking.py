@@ -396,7 +396,7 @@ def in_double(trial: TrialRun, case: Case) -> list[Question]:
         return []
     with suppress(NotForReference, Raised, Ended):
         usual = trial.run(case)
-        if usual.problems:
+        if usual.problems or not usual.expected["output"].is_floating_point():
             return []
         facts, results = trial.candidate.call(trial.how(case, dtype="float64"), usual.inputs, state=usual.state, wide=True,
                                               gradients=usual.names, grad_output=usual.grad_output)
