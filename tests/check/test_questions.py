@@ -113,8 +113,8 @@ def test_arguments_that_are_fractions_are_tried_too(checked) -> None:
 
 @pytest.mark.parametrize(("name", "expected"), [
     ("ONLY_BATCH_4", {"batch_one": ("No. The module raised RuntimeError in line", "Correct the shapes in line"),
-                      "other_sizes": ("No. Wrong for batch 3; batch 5; batch 9; batch 65537. For batch 3: The module raised "
-                                      "RuntimeError in line",
+                      "other_sizes": ("No. Wrong for batch 3; batch 5; batch 9; batch 65537 and 1 more. For batch 3: The "
+                                      "module raised RuntimeError in line",
                                       "Correct the shapes in line")}),
     ("RETURNS_TWO", {"noncontiguous": ("No. For an input with strides: It returns a tuple, the reference returns a tensor.",
                                        "Return the output tensor alone.")}),

@@ -167,13 +167,13 @@ def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: T
     grad_output = grad_output * request.factor
     wanted = tensors_of(module, request.gradients, xs)
     modes = [(one, one.training) for one in module.modules()]
-    with _fresh_grads(module):
+    with fresh_grads(module):
         output = module(*xs)
         module.eval()
-        given_backward(output, grad_output).backward(retain_graph=True)
+        given_backward(output, grad_output.clone()).backward(retain_graph=True)
         for one, training in modes:
             one.training = training
-        given_backward(output, grad_output).backward()
+        given_backward(output, grad_output.clone()).backward()
         output = module(*xs)
         if request.in_place:
             output.mul_(2)
@@ -267,7 +267,7 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
         saved = [state[n].detach().clone() for n in request.parameters]
         wanted = tensors_of(module, request.gradients, xs)
         output = module(*xs)
-        there, grads = named_gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else ((), [])
+        there, grads = named_gradients(request.gradients, wanted, output, grad_outputs[0].clone()) if grad_outputs else ((), [])
         with torch.no_grad():
             plain = module(*xs).detach()
         overwrite(parameters, request.parameters, kept)
@@ -290,8 +290,8 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
             # Also in the backward, in which a checkpoint calls the module again. torch.func.functional_call ends before it.
             with stateless._reparametrize_module(module, others, tie_weights=True):
                 output = module(*xs)
-                theirs, grads = named_gradients(request.gradients, wanted, output, grad_outputs[0]) if grad_outputs else (
-                    (), [])
+                theirs, grads = named_gradients(request.gradients, wanted, output, grad_outputs[0].clone()) \
+                    if grad_outputs else ((), [])
             names.append(theirs)
             results += [output.detach(), *grads]
     return Habit(first=there, choices=tuple(names)), results
@@ -428,7 +428,7 @@ def only(module: torch.nn.Module, names: Sequence[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _fresh_grads(module: torch.nn.Module) -> Iterator[None]:
+def fresh_grads(module: torch.nn.Module) -> Iterator[None]:
     """No parameter has a gradient yet; afterwards none has one of these."""
     kept = [(p, p.grad) for p in module.parameters()]
     for p, _ in kept:

@@ -20,7 +20,7 @@ from ...module.cases import laid_out
 from ..foreign.replies import Habit
 from ..foreign.requests import Altered, AsTrained, Copied, InModes, Overwritten, Parametrized, SecondDerivative, TwoInstances
 from ..foreign.wire import Tensors
-from .habits import named_gradients, only, overwrite, restore, sets_of, tensors_of
+from .habits import fresh_grads, named_gradients, only, overwrite, restore, sets_of, tensors_of
 from .module import BeforeCalls, random_states
 
 _ALONE = 2                     # users of the memory of one tensor: the tensor, and whoever counts
@@ -159,7 +159,7 @@ def altered(module: torch.nn.Module, request: Altered, tensors: Tensors, device:
         wanted = [tensors_of(module, request.gradients, one) for one in inputs]
         outputs = [module(*one) for one in inputs]
         before = random_states(device)
-        parts = [named_gradients(request.gradients, one, y, grad_outputs[0])
+        parts = [named_gradients(request.gradients, one, y, grad_outputs[0].clone())
                  if grad_outputs and y.shape == grad_outputs[0].shape else ((), [])
                  for one, y in zip(wanted[::-1], outputs[::-1], strict=True)][::-1]
         changed = sorted({one.split()[0] for one in {*before} ^ {*random_states(device)}})
@@ -200,9 +200,9 @@ def second_derivative(module: torch.nn.Module, request: SecondDerivative, tensor
     first = torch.autograd.grad((module(*xs) * grad_output).sum(), [w for n, w in zip(names, wanted, strict=True)
                                                                     if n.startswith("input ")],
                                 create_graph=True, allow_unused=True)
-    penalty = torch.stack([g.square().sum() for g in first if g is not None]).sum()
-    second = torch.autograd.grad(penalty, wanted, allow_unused=True)
-    found = {n: g for n, g in zip(names, second, strict=True) if g is not None}
+    with fresh_grads(module):   # `backward` runs every node, also that by which once_differentiable raises
+        torch.stack([g.square().sum() for g in first if g is not None]).sum().backward()
+        found = {n: w.grad for n, w in zip(names, wanted, strict=True) if w.grad is not None}
     return Habit(first=tuple(found)), [*found.values()]
 
 
@@ -339,7 +339,7 @@ def _after_a_backward(this: _Round) -> tuple[tuple[str, ...], Tensors]:
     hook = wanted[0].register_hook(_raises)
     try:
         with contextlib.suppress(Exception):   # foreign code
-            named_gradients(this.names, wanted, this.module(*xs), this.grad_outputs[0])
+            named_gradients(this.names, wanted, this.module(*xs), this.grad_outputs[0].clone())
     finally:
         hook.remove()
     return this.called()
@@ -366,7 +366,7 @@ def _many_forwards(this: _Round) -> tuple[tuple[str, ...], Tensors]:
         x.requires_grad_(x.is_floating_point())
     while len(kept) < _FORWARDS and (len(kept) < 2 or _monotonic() - begin < _FORWARDS_S):
         kept.append(this.module(*others))
-    there, grads = named_gradients(this.names, wanted, output, this.grad_outputs[0]) if this.grad_outputs else ((), [])
+    there, grads = named_gradients(this.names, wanted, output, this.grad_outputs[0].clone()) if this.grad_outputs else ((), [])
     return there, [output.detach(), *grads]
 
 
