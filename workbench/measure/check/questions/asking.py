@@ -178,10 +178,11 @@ class OtherCalls(Asking):
         if not free or self._collected is not None:
             return ""
         how = {"generator": self.trial.generator, "device": self.trial.generator.device}
-        changes = tuple((which, int(torch.randint(there[which].numel(), (), **how)))
-                        for which, _ in zip(cycle(free), range(_TOUCHES), strict=False))
-        words = tuple(f"After a change of {what} {words}" for words in ("without gradients", "with gradients")
-                      for _ in changes for what in ("one value of the input", "one row of the input in place"))
+        changes = tuple(dict.fromkeys((which, int(torch.randint(there[which].numel(), (), **how)))
+                                      for which, _ in zip(cycle(free), range(_TOUCHES), strict=False)))
+        words = tuple(f"After a change of {what} {place} of {'the input' if len(there) == 1 else f'input {which}'}, {mode}"
+                      for mode in ("without gradients", "with gradients") for which, place in changes
+                      for what in ("value", "the row of value"))
         said = self._altered(words, beside=others, changes=changes) if self.right_without else None
         return said[0] if said else ""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -180,7 +181,8 @@ def _masked(trial: TrialRun, given: Case) -> Iterator[tuple[str, list[torch.Tens
     sums = [place for place, s in enumerate(structures) if s and s.word == OF_SUM_1]
     for said, places, change in (("a sample of zeros", free, _without_first), (_OF_MASK, free, _masked_row),
                                  *(("rows of a single 1", [place], _one_hot) for place in sums), (_FLIPPED, masks, _flipped),
-                                 *((_ONE_VALUE, [place], _row_of_one) for place in whole if kinds[place].dim()),
+                                 *((_ONE_VALUE, [place], partial(_row_of_one, _least(trial, given, place)))
+                                   for place in whole if kinds[place].dim()),
                                  ("-100 in every other place of the whole numbers", whole, _ignored)):
         if places:
             yield said, [change(x) if place in places and x.numel() else x for place, x in enumerate(trial.inputs(given))]
@@ -191,11 +193,17 @@ def _flipped(x: torch.Tensor) -> torch.Tensor:
     return x.flip(-1)
 
 
-def _row_of_one(x: torch.Tensor) -> torch.Tensor:
-    """The first row has its smallest value alone, the last one the smallest of all, which often is that of padding."""
+def _row_of_one(least: int, x: torch.Tensor) -> torch.Tensor:
+    """The first row has its smallest value alone, the last one the smallest of all."""
     rows = x.reshape(-1, x.shape[-1]).clone()
-    rows[0], rows[-1] = rows[0].min(), rows.min()
+    rows[0], rows[-1] = rows[0].min(), least
     return rows.view(x.shape)
+
+
+def _least(trial: TrialRun, given: Case, place: int) -> int:
+    """The smallest whole number of some draws, which often is that of padding."""
+    return min(int(x.min()) if x.numel() else 0 for x in (
+        trial.given[place], *(trial.inputs(given)[place] for _ in range(_TRIES))))
 
 
 def _without_first(x: torch.Tensor) -> torch.Tensor:
