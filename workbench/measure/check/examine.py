@@ -365,7 +365,7 @@ class Examination:
             self.emit(Event(part, part if case.name == part else f"{part}: {case.name}"))
             try:
                 few = sum(torch.Size(s).numel() for s in case.shapes) <= _MOST_VALUES
-                outcome = self.trial.run(case, gradients=gradients and few)
+                outcome = self.trial.run(case, gradients=gradients and few and not case.far)
             except NotDrawn as error:
                 not_drawn = str(error)
                 continue

@@ -57,7 +57,8 @@ class Setting:
 class Case:
     """One call. `like`: the given inputs, whose range and dtype generic inputs take. `shapes`: of all inputs. `expanded`: its
     grad_output is that of y.sum().backward(), one 1 with stride 0 in all dimensions. `long`: of many columns. `tied`: values
-    repeat, and equal ones may share their gradients in any way. `silent`: the grad_output of the first sample is zero."""
+    repeat, and equal ones may share their gradients in any way. `silent`: the grad_output of the first sample is zero. `far`:
+    of one row that is so long that its gradients are not compared."""
 
     name: str
     setting: Setting
@@ -69,6 +70,7 @@ class Case:
     long: bool = False
     tied: bool = False
     silent: bool = False
+    far: bool = False
     options: tuple[tuple[str, tuple[int, ...]], ...] = ()   # keyword arguments of forward
 
     @property
@@ -415,7 +417,7 @@ def _long_rows(given: Case) -> Iterator[Case]:
     one = with_batch(given, 1, "")
     shapes = tuple((*s[:-1], _FAR_OUT) if len(s) > 1 and s[-1] == last else s for s in one.shapes)
     if took * _FAR_OUT / _LONG[-1] < _FAR_S and shapes != one.shapes and sum(map(prod, shapes)) <= _MOST_FAR:
-        yield replace(given, shapes=shapes, name=f"last dimension {_FAR_OUT}", long=True)
+        yield replace(given, shapes=shapes, name=f"last dimension {_FAR_OUT}", long=True, far=True)
 
 
 def _generic_arguments(given: Case, defaults: dict[str, Default]) -> Iterator[Case]:
