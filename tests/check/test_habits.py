@@ -74,7 +74,7 @@ def test_what_is_wrong_in_one_way_of_calling_fails_that_question(ask, attack: At
     wrong = {q.key: q for q in questions.values() if q.answer is not Answer.PASSED and q.key not in by_the_way}
     assert attack.question in wrong and (len(wrong) == 1 or attack.question not in ALONE), wrong
     found = wrong[attack.question]
-    assert found.answer.lower() == attack.answer and found.seen.startswith("No. ") and found.advice
+    assert found.answer.lower() == attack.answer and found.seen.startswith("No. ") and found.advice, found.seen
     assert found.status == attack.expected["cpu"]
 
 
