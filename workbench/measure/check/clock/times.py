@@ -134,9 +134,8 @@ class _Bench:
         self.emit(Event("time", f"{self.direction}: an untimed call"))
         plain = self._called_plainly()
         self.emit(Event("time", f"{self.direction}: sending the inputs"))
-        kinds = self._prepare(self.parties)
+        self.kinds = kinds = self._prepare(self.parties)
         self.stride = sum(rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
-        self.kinds = kinds
         self.emit(Event("time", f"{self.direction}: float64 of the first inputs"))
         self._demand(plain)
         self.slots = Slots(self.parties, device=self.device, stride=self.stride, most_calls=_MOST_CALLS)
@@ -196,6 +195,8 @@ class _Bench:
             baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
             found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
+        for party in (p for name, p in self.parties.items() if name != _CANDIDATE):
+            party.process.ask(requests.DropWays())
         self.slots = self.first_truth = None  # the inputs may be new ones now
         return found
 
