@@ -14,6 +14,10 @@ from pathlib import Path
 import pytest
 
 from workbench.core.confinement import VARIABLE
+from workbench.drive.checking.check import CheckRequest, check
+from workbench.drive.checking.check_text import report_text
+from workbench.drive.running.worker_process import WorkerProcess
+from workbench.faces.ui import check_page
 from workbench.measure.check.clock import times
 from workbench.measure.check.foreign import confine, hold, requests
 from workbench.measure.check.foreign.process import ForeignProcess, Limits, kill_orphans
@@ -163,7 +167,19 @@ class Starved(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-""" + models.RIGHT.replace("return torch.relu(self.linear(x)) * self.scale", "return Starved.apply(torch.relu(self.linear(x)))")
+""" + models.RIGHT.replace("return torch.relu(self.linear(x)) * self.scale",
+                           "return Starved.apply(torch.relu(self.linear(x)) * self.scale)")
+
+
+# The same, but only in a timed call.
+STARVED_WHEN_TIMED = STARVED.replace('        raise', """        import sys
+
+        frame = sys._getframe()
+        while frame and not (frame.f_code.co_name == "run" and frame.f_code.co_filename.endswith("host/calls.py")):
+            frame = frame.f_back
+        if not frame:
+            return gradient
+        raise""")
 
 
 def at_rest(process: ForeignProcess) -> bool:
@@ -211,3 +227,14 @@ def test_without_memory_for_a_backward_the_times_of_forward_stay(tmp_path: Path)
         found, missing = times.measure(trial, times.Plan(case, "quick"), backward=True, emit=lambda event: None)
         assert set(found) == {"forward"} and found["forward"].samples
         assert missing.why == "Not timed: cpu does not have enough free memory for the results."
+
+
+def test_the_report_says_that_backward_was_not_timed(forking_judge: WorkerProcess) -> None:
+    report = check(CheckRequest(STARVED_WHEN_TIMED, models.REFERENCE, "cpu", effort="quick", nvcc=False, memory_gib=4.0),
+                   judge=forking_judge)
+    why = "backward: not timed: cpu does not have enough free memory for the results."
+    assert not report.failed and set(report.times) == {"forward"}
+    assert report.question("times").seen.startswith("module_ms: forward ") and report.question("times").seen.endswith(why)
+    assert report.evidence.endswith(why) and "\nmodule_ms, backward: not timed: " in report_text(report)
+    assert report.to_json()["untimed"] == {"backward": "Not timed: cpu does not have enough free memory for the results."}
+    assert f"B{why[1:]}" in check_page._speed(report)

@@ -61,8 +61,8 @@ class CheckReport:
     """The report of one check. `smallest`: the smallest failing case. `mistake`: the known mistake that gives the same wrong
     values. `kernelbench`: KernelBench's verdicts, beside ours. `times`: module_ms, if everything was right. `speed`: the same
     as a sentence. `confined`: the sandbox. `size`: the size of a KernelBench preset; "full" is KernelBench's own.
-    `declared`, `options`: see `replies.Checked`. `phases`: how long each part took. `stopped`: when and where a person
-    ended the check; "" if it was not ended."""
+    `declared`, `options`, `untimed`: see `replies.Checked`. `phases`: how long each part took. `stopped`: when and where a
+    person ended the check; "" if it was not ended."""
 
     name: str
     reference: str
@@ -83,6 +83,7 @@ class CheckReport:
     stopped: str = ""
     declared: str = ""
     options: tuple[str, ...] = ()
+    untimed: dict[str, str] = field(default_factory=dict)
     schema: str = SCHEMA
 
     @property

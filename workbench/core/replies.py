@@ -281,7 +281,7 @@ class CheckTimes:
 class Checked:
     """What the judge of a foreign module found. `gpu` and `workload` determine the floor of the times. `declared`: the
     precision that the file declares and in which it was judged, if the reference is more exact; else "". `options`: arguments
-    of the reference's forward that no call gives."""
+    of the reference's forward that no call gives. `untimed`: why a direction has no times although the other one has."""
 
     questions: tuple[Question, ...]
     confined: Confinement
@@ -297,3 +297,4 @@ class Checked:
     phases: tuple[Phase, ...] = ()
     declared: str = ""
     options: tuple[str, ...] = ()
+    untimed: dict[str, str] = field(default_factory=dict)

@@ -215,7 +215,8 @@ def _report(request: CheckRequest, result: Checked, *, stopped: str = "") -> Che
         name=plain(request.name), reference=plain(request.reference_name), size=request.size,
         device=f"{request.device} (emulator)" if result.emulated else request.device, questions=questions,
         smallest=result.smallest, mistake=result.mistake, kernelbench=result.kernelbench, times=times,
-        speed="; ".join(check_times.sentence(d, t) for d, t in times.items()), confined=result.confined,
+        speed="; ".join([*(check_times.sentence(d, t) for d, t in times.items()), *check_times.without_times(result.untimed)]),
+        untimed=result.untimed, confined=result.confined,
         declared=result.declared, seed=result.seed, seconds=result.seconds, phases=result.phases, stopped=stopped,
         environment=environment(), options=result.options,
         command=plain(shlex.join([*PROGRAM.split(), "check", *request.command])) if request.command else "")
@@ -224,7 +225,7 @@ def _report(request: CheckRequest, result: Checked, *, stopped: str = "") -> Che
 def _questions(request: CheckRequest, result: Checked) -> tuple[Question, ...]:
     times = _times(result)
     questions = _with_log(result.questions, plain(request.name))
-    return tuple(_with_times(q, times) for q in questions) if times else questions
+    return tuple(_with_times(q, times, check_times.without_times(result.untimed)) for q in questions) if times else questions
 
 
 def _times(result: Checked) -> dict[str, DirectionTimes]:
@@ -246,13 +247,15 @@ def _with_log(questions: tuple[Question, ...], name: str) -> tuple[Question, ...
     return (*questions[:place], replace(first, detail=replace(first.detail, log_path=str(path))), *questions[place + 1:])
 
 
-def _with_times(question: Question, times: dict[str, DirectionTimes]) -> Question:
+def _with_times(question: Question, times: dict[str, DirectionTimes], without: list[str]) -> Question:
+    """`without`: what is said of a direction that was not timed."""
     if question.key != "times":
         return question
     impossible = next((d for d, t in times.items() if t.implausible), None)
     if impossible:
-        return replace(question, answer=Answer.FAILED, seen=f"No. {check_times.sentence(impossible, times[impossible])}.",
+        said = [check_times.sentence(impossible, times[impossible]), *without]
+        return replace(question, answer=Answer.FAILED, seen=f"No. {'; '.join(said)}.",
                        status=str(Status.IMPLAUSIBLE), advice=DEFAULT_ADVICE[Status.IMPLAUSIBLE])
     words = [": ".join([", ".join(filter(None, [f"{d} {numbers.time(t.median_ms)}", t.verdict])),
                         check_times.sentence(d, t)]) for d, t in times.items()]
-    return replace(question, seen=f"module_ms: {'; '.join(words)}.")
+    return replace(question, seen=f"module_ms: {'; '.join([*words, *without])}.")

@@ -9,7 +9,7 @@ from ...core import numbers
 from ...core.answers import Answer, CheckReport, Question
 from ...core.check_parts import DirectionTimes
 from ..reporting.tables import aligned
-from .check_times import floor_text, sentence
+from .check_times import floor_text, sentence, without_times
 
 _MARKS = {Answer.FAILED: "x", Answer.SKIPPED: "-", Answer.WARNED: "!", Answer.PASSED: "+", Answer.NOTE: "i"}
 _WIDTH = 118
@@ -132,6 +132,7 @@ def _times(report: CheckReport) -> list[str]:
             lines.append(f"  floor: {floor_text(t)}")
         lines += [f"  {note}" for note in t.notes]
         lines += _wrapped(default_text(t), "  ")
+    lines += [line for said in without_times(report.untimed) for line in ("", *_wrapped(f"module_ms, {said}", ""))]
     lines += [line for why in left_out(report) for line in _wrapped(f"not timed: {why}", "  ")]
     return lines
 

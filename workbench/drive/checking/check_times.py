@@ -3,8 +3,9 @@ against the fastest drop-in way of at least the file's precision."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from operator import attrgetter
 from statistics import median
 
@@ -21,7 +22,7 @@ _TOO_SMALL_MS = 0.01     # ms; below it the clock and the request are a large pa
 _LAUNCH_BOUND = 0.75     # if its CUDA graph takes less than this share of the call's time, the host limits the call
 # Share of a call's time that may be waiting; above it, a note says why a verdict needs a larger difference.
 _WAITED_SHARE = 0.05
-_A_PASS = 0.25           # share of the time of input and copy; no module can read the input and write the result in less
+_A_PASS = 0.25           # share of the time of input and copy; no module that reads and writes all of it takes less
 _SLOWED = 0.05           # PyTorch must be faster by this share without the file's process; noise explains less
 _TOO_LITTLE = ("The time is too short: it is below a quarter of the time to copy the input and the result. It does not count "
                "as faster.")
@@ -40,11 +41,15 @@ def timed(found: CheckTimes, direction: str, workload: Workload | None, gpu: Dev
     held_back = [*_without_the_file(found, precision), *_one_by_one(found, best)] if best and best.verdict == FASTER else []
     rows = sorted([*rows, *held_back], key=_median)
     best = min((r for r in [best, *held_back] if r), key=_ratio, default=None)
-    too_little = best is not None and best.verdict == FASTER and ours.median_ms < _A_PASS * found.empty_ms
     default = next((b for b in found.baselines if b.key == "default"), None)
     floor = report.floor_of(workload, direction, precision, gpu.name) if workload and gpu else None
-    implausible = (workload is not None and floor is not None and ours.median_ms < _FLOOR_SHARE * floor.ms
-                   and bytes_moved(workload, direction).total_bytes > _L2_SHARE * (gpu.l2_bytes if gpu else 0))
+    # The floor of what fits into the caches is no limit: these calls find their inputs there.
+    limited = (workload is not None and floor is not None
+               and bytes_moved(workload, direction).total_bytes > _L2_SHARE * (gpu.l2_bytes if gpu else 0))
+    implausible = limited and floor is not None and ours.median_ms < _FLOOR_SHARE * floor.ms
+    # Where the floor is a limit, it decides: the copy moves values that the layer may not need.
+    too_little = (best is not None and best.verdict == FASTER and not limited
+                  and ours.median_ms < _A_PASS * _share_of_copy(workload, direction) * found.empty_ms)
     return DirectionTimes(
         ours.median_ms, ours.samples, ours.spread, found.calls, found.checked, precision,
         default_precision=default.precision if default else "", default_kernels=default.kernels if default else (),
@@ -55,6 +60,15 @@ def timed(found: CheckTimes, direction: str, workload: Workload | None, gpu: Dev
         baselines=tuple(rows), left_out=found.left_out, ratio=best.ratio if best else None, low=best.low if best else None,
         high=best.high if best else None, against=best.name if best else "",
         verdict=UNSURE if too_little else best.verdict if best else "")
+
+
+def _share_of_copy(workload: Workload | None, direction: str) -> float:
+    """The bytes that a layer must move as a share of the input and the result, at most 1. A layer need not read what no tap
+    reaches. 1 where the module is no single layer."""
+    if workload is None:
+        return 1.0
+    copied = workload.element_bytes * (prod(workload.input_shape) + prod(workload.output_shape))
+    return min(1.0, bytes_moved(workload, direction).total_bytes / max(1, copied))
 
 
 def sentence(direction: str, times: DirectionTimes) -> str:
@@ -68,9 +82,17 @@ def sentence(direction: str, times: DirectionTimes) -> str:
     between = numbers.interval(times.low, times.high, times.ratio)
     if times.verdict == SAME:
         return f"{direction} takes the same time as {best}, within 1 %"
+    if _TOO_LITTLE in times.notes:
+        return (f"{direction}: {numbers.time(times.median_ms)} is too short to count as faster than {best}: it is below a "
+                "quarter of the time to copy the input and the result")
     if times.verdict == UNSURE:
         return f"no clear winner in {direction}: {shown} against {best}, interval {between}"
     return f"{direction} is {shown} as fast as {best}"
+
+
+def without_times(untimed: Mapping[str, str]) -> list[str]:
+    """["backward: not timed: cuda:0 does not have enough free memory for the results"]"""
+    return [f"{direction}: {why[:1].lower()}{why[1:].rstrip('.')}" for direction, why in untimed.items()]
 
 
 def floor_text(times: DirectionTimes) -> str:

@@ -377,6 +377,8 @@ def _speed(report: CheckReport) -> str:
         floor = f"<div class=mute>Floor: {escape(check_times.floor_text(t))}.</div>"
         parts.append(f"<div style='margin-bottom:6px'>{verdict} <b>{numbers.time(t.median_ms)}</b> "
                      f"{escape(said[0].upper() + said[1:])}.{floor}</div>")
+    parts += [f"<div>{theme.badge('SKIPPED', 'NOT TIMED')} {escape(said[0].upper() + said[1:])}.</div>"
+              for said in check_times.without_times(report.untimed)]
     return "".join(parts)
 
 

@@ -458,9 +458,9 @@ class Examination:
                 self._skip(("times",), missing.why if missing else "")
             else:
                 gpu = None if self.trial.device == "cpu" else describe(DeviceOrder(self.trial.device))
-                self.found = replace(self.found, times=timed, workload=self.given.workload, gpu=gpu)
-                without = f" Backward: {missing.why}" if missing else ""
-                self._pass("times", f"Timed in turns with PyTorch.{without}")
+                self.found = replace(self.found, times=timed, workload=self.given.workload, gpu=gpu,
+                                     untimed={"backward": missing.why} if missing else {})
+                self._pass("times", "Timed in turns with PyTorch.")
 
     def _factor(self) -> float:
         """The factor for the values of timed calls: a value beyond float16's range if the layer was right there, else 1."""
