@@ -8,10 +8,13 @@ import struct
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from workbench.core.confinement import VARIABLE
 from workbench.drive.checking.check import CheckRequest, check
@@ -19,12 +22,16 @@ from workbench.drive.checking.check_text import report_text
 from workbench.drive.running.worker_process import WorkerProcess
 from workbench.faces.ui import check_page
 from workbench.measure.check.clock import times
+from workbench.measure.check.clock.contestant import Beside
 from workbench.measure.check.foreign import confine, hold, requests
 from workbench.measure.check.foreign.process import ForeignProcess, Limits, kill_orphans
+from workbench.measure.check.foreign.replies import Done, NoWay
+from workbench.measure.check.host import calls
 from workbench.measure.check.party import Party
 
 from . import models
 from .conftest import trial_of
+from .forked import ForkedProcess
 
 # Three that count as fast as they can: a child, one that has left its parents and their group, and a thread whose process
 # has lost its first thread, so that it looks dead.
@@ -238,3 +245,88 @@ def test_the_report_says_that_backward_was_not_timed(forking_judge: WorkerProces
     assert report.evidence.endswith(why) and "\nmodule_ms, backward: not timed: " in report_text(report)
     assert report.to_json()["untimed"] == {"backward": "Not timed: cpu does not have enough free memory for the results."}
     assert f"B{why[1:]}" in check_page._speed(report)
+
+
+# PyTorch's eager call has too little memory in its timed calls from a certain request on. The other way computes the layer by
+# other operators, without this forward.
+_FRAME = """
+import sys
+
+def frame_of(name):
+    frame = sys._getframe()
+    while frame and not (frame.f_code.co_name == name and frame.f_code.co_filename.endswith("host/calls.py")):
+        frame = frame.f_back
+    return frame
+"""
+STARVED_EAGER = _FRAME + models.LAYER.replace("3, 4, 3, 2]", "3, 4, 3]").replace("    pass", """    runs = []
+
+    def forward(self, x):
+        frame = frame_of("run")
+        request = frame and frame.f_locals["request"]
+        if frame and request.way == "default":
+            if not self.runs or request is not self.runs[-1]:
+                self.runs.append(request)
+            if len(self.runs) > ENOUGH_FOR:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return super().forward(x)""")
+STARVED_AT_ONCE = _FRAME + models.REFERENCE.replace("        return torch.relu", """        if frame_of("prepare"):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return torch.relu""")
+
+
+@pytest.mark.parametrize("enough_for", [0, 1, 4], ids=["the first call", "before the turns", "in a turn"])
+def test_a_way_that_has_too_little_memory_when_it_runs_is_left_out(enough_for: int, tmp_path: Path) -> None:
+    reference = STARVED_EAGER.replace("ENOUGH_FOR", str(enough_for))
+    text = models.LAYER.replace("class Model(", "class ModelNew(")
+    with trial_of(text, reference, tmp_path) as (trial, case):
+        found, missing = times.measure(trial, times.Plan(case, "quick"), backward=False, emit=lambda event: None)
+    assert missing is None, missing
+    forward = found["forward"]
+    assert [b.key for b in forward.baselines] == ["as_convolution"] and forward.starved == ("default",)
+    assert [one.why for one in forward.left_out if one.name == "eager"] == ["it needs more memory than cpu has left"]
+    assert {len(forward.samples)} == {len(b.samples) for b in forward.baselines}
+
+
+def test_what_a_way_with_too_little_memory_holds_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it runs, and when its graph is built anew. The error that torch.compile raises hides PyTorch's own."""
+    layer = torch.nn.Linear(8, 8)
+    batches = calls.Batches()
+    batches.device, batches.slots = "cpu", torch.zeros(1024, dtype=torch.uint8)
+    batches.prepare(layer, requests.Prepare("module", "backward", 1, 1), [
+        torch.randn(4, 8), torch.ones(1 << 18), torch.randn(4, 8)], "cpu")
+    run = requests.Run((0, 0, 0), 1024, "default")
+    for starve in ("run", "renew"):
+        batches.prepare_way(requests.PrepareWay("default"))
+        held = weakref.ref(batches.bound["default"])
+        with monkeypatch.context() as starved:
+            starved.setattr(torch.nn.functional, "linear", _starves)
+            if starve == "run":
+                batches.bound["default"].results = _starves
+            else:
+                batches.renew(requests.Renew("default", True), [torch.randn(4, 8)])
+            answer, _ = batches.timed(run)
+        assert answer == NoWay("it needs more memory than cpu has left", starved=True) and held() is None
+        if starve == "run":   # the plain call goes on; a renewal has changed its parameters
+            assert batches.timed(requests.Run((0, 0, 0), 1024))[0] == Done(True)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=_starves))
+    assert batches.prepare_way(requests.PrepareWay("compile"))[0] == answer
+
+
+def _starves(*given: object, **named: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def test_the_timing_goes_on_without_a_process_that_has_too_little_memory(tmp_path: Path) -> None:
+    """That for cudnn.benchmark: only its own ways need it."""
+    processes = [ForkedProcess(name, device="cpu", limits=Limits(4 << 30), scratch=tmp_path) for name in ("benchmark", "spare")]
+    benchmark = Party(processes[0], STARVED_AT_ONCE, class_name="Model", emulate=False)
+    try:
+        benchmark.load()
+        with trial_of(models.RIGHT, models.REFERENCE, tmp_path) as (trial, case):
+            plan = times.Plan(case, "quick", Beside(benchmark, None, processes[1]))
+            found, missing = times.measure(trial, plan, backward=True, emit=lambda event: None)
+        assert missing is None and set(found) == {"forward", "backward"}, missing
+        assert all(b.process == "reference" for one in found.values() for b in one.baselines)
+    finally:
+        for process in processes:
+            process.close()

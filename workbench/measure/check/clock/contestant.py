@@ -12,18 +12,24 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ....core.orders import Emit
+from ....core.precision import precision_of
 from ....core.replies import CheckTimes, Event, WayAlone, WayTimes
+from ....core.trial import Timing
+from ...clock import timing
 from ...device import free_bytes
+from ...kernel.inputs import reduction_length
+from ...kernel.validate import HALF
 from ..foreign import requests
-from ..foreign.hold import StillRunning
+from ..foreign.hold import StillRunning, Took, alone, middle
 from ..foreign.process import Ended, ForeignProcess, Raised, kill_strays
 from ..foreign.replies import NoWay
 from ..party import Construction, Party
 from ..questions.cases import Case
 from ..trialrun import ResultErrors, TrialRun
-from .ladder import LADDER
+from .ladder import LADDER, WHY_NOT_DROP_IN
 from .timed_input import TimedInputs
 
+_LOOSE = 10   # beyond so many tolerances of tf32 a way of PyTorch computes something else
 _ROOM = 20   # for a CUDA graph so many times the bytes of a call must be free, because the turns need memory, too
 
 
@@ -40,6 +46,14 @@ class Wrong(Exception):
         self.advice = advice
 
 
+class Starved(Exception):
+    """One of PyTorch's ways has too little memory. `key`: which; "" if it is the module as it is called."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(why)
+        self.key = key
+
+
 @dataclass
 class Contestant:
     """The candidate, or one of PyTorch's ways in its process with the reference."""
@@ -51,10 +65,117 @@ class Contestant:
     off: list[float] = field(default_factory=list)   # of a contestant without a precision: how far its results may be off
 
 
+@dataclass
+class Turns:
+    """The samples of all turns. `modes`: the candidate, whose key is "", and PyTorch's ways. `running`: those of PyTorch's ways
+    that take part in the next turn."""
+
+    modes: dict[str, Contestant]
+    running: list[str] = field(init=False)
+    samples: dict[str, list[float]] = field(init=False)
+    bounds: dict[str, list[tuple[float, ...]]] = field(init=False)
+    empties: list[float] = field(default_factory=list)
+    slowed: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.running = [name for name in self.modes if name]
+        self.samples = {name: [] for name in self.modes}
+        self.bounds = {name: [] for name in self.modes}
+
+    def add(self, took: Mapping[str, Took], empty: Took, calls: int, *, slowed: bool) -> None:
+        """Those of one turn."""
+        for name in took.keys() & self.modes.keys():
+            self.samples[name].append(1e3 * middle(took[name], empty) / calls)
+            self.bounds[name].append(tuple(1e3 * s / calls for s in alone(took[name], empty)))
+        self.empties.append(1e3 * empty.clock_s / calls)
+        self.slowed.append(slowed)
+
+    def drop(self, way: str) -> None:
+        self.running = [name for name in self.running if name != way]
+        for kept in (self.modes, self.samples, self.bounds):
+            kept.pop(way, None)
+
+    def drop_slow(self, least: int) -> int:
+        """Leave out the turns in which the GPU had lowered its clocks, if enough others remain. Returns how many."""
+        kept, dropped = timing.without_slow(list(self.samples.values()), self.slowed, least)
+        self.samples = dict(zip(self.samples, kept, strict=True))
+        return dropped
+
+    def of_ways(self, device: str, dropped: int) -> tuple[dict[str, Timing], tuple[WayTimes, ...]]:
+        """The summary of each contestant, and all about PyTorch's ways."""
+        found = {name: timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped)
+                 for name, taken in self.samples.items()}
+        self.bounds = self.bounds if device == "cpu" else {name: [] for name in self.modes}
+        return found, tuple(WayTimes(
+            key, LADDER[key].name, way.precision, tuple(self.samples[key]), found[key], tuple(self.bounds[key]), way.process,
+            (), LADDER[key].drop_in, WHY_NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in self.modes.items() if key)
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """How far the results of a direction may be from float64 in a precision. `count`: of the results."""
+
+    trial: TrialRun
+    case: Case
+    direction: str
+    count: int
+
+    @property
+    def offered(self) -> list[str]:
+        """The precisions in which the file may compute, the strictest first."""
+        return list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in (
+            "ieee", "tf32", *({self.trial.declared} & set(HALF)))))
+
+    def of(self, precision: str) -> list[float]:
+        """The allowed distance of each result, computed from its reduction length if that is known."""
+        workload = self.case.workload
+        names = ["output"] if self.direction == "forward" else ["grad_input", "grad_weight", "grad_bias"][:self.count]
+        if workload is None or len(names) != self.count:
+            return [self.trial.limit(precision, 1 << 20)] * self.count
+        return [self.trial.limit(precision, reduction_length(workload, name)) for name in names]
+
+    def allowed(self, precision: str) -> float:
+        """The same without a reduction length. `precision`: that of float32."""
+        return self.trial.limit(precision_of(self.trial.dtype, of_float32=precision), 1 << 20)
+
+    def strictest(self, distances: Sequence[float]) -> str:
+        """The strictest precision that allows these distances; "" if none does."""
+        for precision, slack in (*((p, 1) for p in self.offered), (self.offered[-1], _LOOSE)):
+            if all(d <= slack * limit for d, limit in zip(distances, self.of(precision), strict=True)):
+                return precision
+        return ""
+
+    def near(self, distances: Sequence[float], jumps: Sequence[float]) -> bool:
+        """Whether jumps explain the distances."""
+        return all(d <= _LOOSE * limit + jump for d, limit, jump in
+                   zip(distances, self.of(self.offered[-1]), jumps, strict=True))
+
+
+def only(parties: Mapping[str, Party], name: str, candidate: str) -> None:
+    """Let only that process run. Processes without a parent are the candidate's: the others run no foreign code."""
+    for other, party in parties.items():
+        if other != name:
+            party.process.hold(strays=other == candidate)
+    parties[name].process.resume()
+    if parties[candidate].process.ran_while_held:
+        raise Wrong("Processes of the file ran on while PyTorch was timed, though they had been stopped.",
+                    "Start no processes and no timers.")
+
+
+def starved(error: Exception) -> bool:
+    """Whether memory was missing, in this process or in another one."""
+    return isinstance(error, torch.cuda.OutOfMemoryError | Starved) or isinstance(error, Raised) and (
+        error.type == "OutOfMemoryError" or "CUDA error: out of memory" in error.message)
+
+
+def too_large(device: str) -> str:
+    """Why a way is left out for which the memory does not suffice."""
+    return f"it needs more memory than {device} has left"
+
+
 def no_room(way: str, device: str, bytes_of_call: int) -> str:
     """Why there is not enough memory for a way that keeps all its tensors twice; "" if there is."""
-    short = LADDER[way].kind == "graphed" and _ROOM * bytes_of_call > free_bytes(device)
-    return f"it needs more memory than {device} has left" if short else ""
+    return too_large(device) if LADDER[way].kind == "graphed" and _ROOM * bytes_of_call > free_bytes(device) else ""
 
 
 def library_kernels(parties: Mapping[str, Party], baselines: Sequence[WayTimes], direction: str, inputs: TimedInputs,
@@ -153,7 +274,7 @@ class NotTimed:
     starved: bool = False
 
 
-ENDS_TIMING = (Wrong, Raised, Ended, NotVaried, OSError, torch.cuda.OutOfMemoryError)
+ENDS_TIMING = (Wrong, Raised, Ended, NotVaried, Starved, OSError, torch.cuda.OutOfMemoryError)
 
 
 def why_not_timed(error: Exception, device: str) -> NotTimed:
@@ -163,9 +284,8 @@ def why_not_timed(error: Exception, device: str) -> NotTimed:
     if isinstance(error, NotVaried):
         return NotTimed("Not timed: each timed call needs its own inputs. Changed inputs would no longer have the structure "
                         "that get_inputs() gives them.")
-    if isinstance(error, torch.cuda.OutOfMemoryError) or isinstance(error, Raised) and error.type == "OutOfMemoryError":
-        return NotTimed(f"Not timed: {device} does not have enough free memory for the results.",
-                        starved=True)
+    if starved(error):
+        return NotTimed(f"Not timed: {device} does not have enough free memory for the results.", starved=True)
     if isinstance(error, OSError):
         why = str(error) if isinstance(error, StillRunning) else f"memory cannot be shared here ({error})"
         return NotTimed(f"Not timed: {why}.")

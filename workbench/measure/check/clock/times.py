@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from math import ceil
@@ -15,11 +16,10 @@ import torch
 
 from ....core.check_parts import LeftOut
 from ....core.orders import Emit
-from ....core.precision import FROM_STRICTEST, precision_of
+from ....core.precision import FROM_STRICTEST
 from ....core.replies import CheckTimes, Event, OneByOne, WayAlone, WayTimes
 from ...clock import timing
-from ...kernel.inputs import reduction_length
-from ...kernel.validate import HALF, beside_noise, distance
+from ...kernel.validate import beside_noise, distance
 from ..foreign import hold, requests
 from ..foreign.hold import Took
 from ..foreign.process import Ended, Raised
@@ -33,13 +33,19 @@ from .contestant import (
     NotTimed,
     NotVaried,
     Plan,
+    Starved,
+    Tolerances,
+    Turns,
     Wrong,
     library_kernels,
     no_room,
+    only,
+    starved,
+    too_large,
     why_not_timed,
     without_the_candidate,
 )
-from .ladder import LADDER, WHY_NOT_DROP_IN, doubted_ways, in_the_running, settled, why_left_out
+from .ladder import LADDER, doubted_ways, in_the_running, settled, why_left_out
 from .slots import Limit, Slots, differs, far_off, kinds_of, results, rounded
 from .timed_input import Drawn, Versions, timed_inputs
 
@@ -50,7 +56,6 @@ _MOST_CALLS = 200
 _SETS, _FEW_SETS = 3, 2
 _LARGE_BYTES = 1 << 30          # of one set: of larger sets there are only two
 _CHECKED = 3                    # of the first batches of the candidate in which one call is compared; of the others one
-_LOOSE = 10                     # beyond so many tolerances of tf32 a way of PyTorch computes something else
 _TIMED_WRONG = "A timed call gave a wrong result. The same call gives the right result when it is not timed."
 _NOT_AGAIN = "The call before the timing gave a different result from the same call in the check."
 _SEED_OF_TRUTH = 43            # the state replaces what it draws; it must differ from the seed of the timed module
@@ -125,6 +130,7 @@ class _Bench:
         self.left_out: list[LeftOut] = []
         self.starved: list[str] = []    # ways for which there was not enough memory
         self.seen: list[str] = []   # the precision of each call of the candidate that was timed and looked at
+        self.without_benchmark = False   # there was not enough memory for that process
         self.slots: Slots | None = None
         self.order: list[Drawn] = []   # the calls of this turn
 
@@ -135,6 +141,7 @@ class _Bench:
         plain = self._called_plainly()
         self.emit(Event("time", f"{self.direction}: sending the inputs"))
         self.kinds = kinds = self._prepare(self.parties)
+        self.tolerances = Tolerances(self.trial, self.case, self.direction, len(kinds))
         self.stride = sum(rounded(getattr(torch, d).itemsize * torch.Size(s).numel()) for d, s in kinds)
         self.emit(Event("time", f"{self.direction}: float64 of the first inputs"))
         self._demand(plain)
@@ -144,61 +151,69 @@ class _Bench:
         modes = {"": ours, **self._ways()}
         one_s = min(self._batch(ours, 1).clock_s for _ in range(3))
         calls = max(1, min(most, ceil(_BATCH_S / max(one_s, 1e-5))))
-        for contestant in modes.values():
-            self._called(contestant, min(calls, 3), timed=False)
-        samples: dict[str, list[float]] = {name: [] for name in modes}
-        bounds: dict[str, list[tuple[float, ...]]] = {name: [] for name in modes}
-        empties, slowed = list[float](), list[bool]()
-        running = [name for name in modes if name]
-        # All results of a turn are compared with those of PyTorch, which gets the same inputs in the same order.
-        beside = next((key for key, way in modes.items() if key and way.strides is None and way.process == _REFERENCE), _PLAIN)
-        same = modes.get(beside) or self._reference()
+        taken = Turns(modes)
+        for name in list(modes):
+            try:
+                self._called(modes[name], min(calls, 3), timed=False)
+            except Starved as error:
+                self._leave_out(error, taken)
         checked = {*self.random.sample(range(_LEAST_TURNS), _CHECKED), self.random.randrange(_LEAST_TURNS, turns)}
         for turn in range(turns):
             if turn >= _LEAST_TURNS:
                 shown = max([self.shown[""] or FROM_STRICTEST[-1], *self.seen], key=FROM_STRICTEST.index)
-                precisions = {name: modes[name].precision for name in running}
+                precisions = {name: modes[name].precision for name in taken.running}
                 if turn == _LEAST_TURNS:
-                    running = in_the_running(samples, precisions, shown)
-                elif self.effort != "full" and settled(samples, bounds, precisions, shown):
+                    taken.running = in_the_running(taken.samples, precisions, shown)
+                elif self.effort != "full" and settled(taken.samples, taken.bounds, precisions, shown):
                     break
-            order = list(dict.fromkeys(["", *running, beside]))
-            self.random.shuffle(order)
-            self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(running)} ways"))
-            empty = self._empty(calls)
-            empties.append(1e3 * empty.clock_s / calls)
-            self.order, kept = self.inputs.draw(self.random, calls), {}
-            for name in order:
-                who = same if name == beside else modes[name]
-                self._warm(who, calls)
-                took = self._batch(who, calls, check=not name and turn in checked, again=True)
-                if name in ("", beside):
-                    kept[name] = self.slots.all(who.process, calls)
-                if name not in modes:
-                    continue
-                samples[name].append(1e3 * hold.middle(took, empty) / calls)
-                bounds[name].append(tuple(1e3 * s / calls for s in hold.alone(took, empty)))
-            self._compare(kept[""], kept[beside], same)
-            slowed.append(timing.slowed_down(self.device))
-        self._turn(_CANDIDATE)  # the last look at whether it had stayed stopped
-        kept, dropped = timing.without_slow(list(samples.values()), slowed, _LEAST_TURNS)
-        samples = dict(zip(samples, kept, strict=True))
-        summaries = {name: timing.summary(taken, stop="samples", cold_l2=False, dropped=dropped)
-                     for name, taken in samples.items()}
-        bounds = {name: [] for name in modes} if self.device != "cpu" else bounds
-        baselines = tuple(WayTimes(
-            key, LADDER[key].name, way.precision, tuple(samples[key]), summaries[key], tuple(bounds[key]), way.process, (),
-            LADDER[key].drop_in, WHY_NOT_DROP_IN.get(LADDER[key].kind, "")) for key, way in modes.items() if key)
+            while True:
+                self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(taken.running)} ways"))
+                try:
+                    took, empty = self._one_turn(taken, calls, check=turn in checked)
+                    break
+                except Starved as error:  # the turn is taken again, without that way
+                    self._leave_out(error, taken)
+            taken.add(took, empty, calls, slowed=timing.slowed_down(self.device))
+        only(self.parties, _CANDIDATE, _CANDIDATE)  # the last look at whether it had stayed stopped
+        count, throttled, empties = len(taken.slowed), sum(taken.slowed), sorted(taken.empties)
+        summaries, baselines = taken.of_ways(self.device, taken.drop_slow(_LEAST_TURNS))
         found = CheckTimes(
-            summaries[""], tuple(samples[""]), tuple(bounds[""]), calls, sum(t < len(slowed) for t in checked), sum(slowed),
-            precision=self._own_precision(), empty_ms=sorted(empties)[len(empties) // 2],
-            baselines=baselines, left_out=tuple(self.left_out), starved=tuple(self.starved))
+            summaries[""], tuple(taken.samples[""]), tuple(taken.bounds[""]), calls, sum(t < count for t in checked), throttled,
+            precision=self._own_precision(), empty_ms=empties[count // 2], baselines=baselines,
+            left_out=tuple(self.left_out), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
             found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
         for party in (p for name, p in self.parties.items() if name != _CANDIDATE):
             party.process.ask(requests.DropWays())
         self.slots = self.first_truth = None  # the inputs may be new ones now
         return found
+
+    def _one_turn(self, taken: Turns, calls: int, *, check: bool) -> tuple[dict[str, Took], Took]:
+        """A batch of each in random order, and the time without calls. All results of the candidate are compared with those of
+        PyTorch, which gets the same inputs in the same order. With `check` one is compared with float64, too."""
+        modes = taken.modes
+        beside = next((key for key, way in modes.items() if key and way.strides is None and way.process == _REFERENCE), _PLAIN)
+        same = modes.get(beside) or self.plain_reference
+        order = list(dict.fromkeys(["", *taken.running, beside]))
+        self.random.shuffle(order)
+        empty, took, kept = self._empty(calls), {}, {}
+        self.order = self.inputs.draw(self.random, calls)
+        for name in order:
+            who = same if name == beside else modes[name]
+            self._warm(who, calls)
+            took[name] = self._batch(who, calls, check=check and not name, again=True)
+            if name in ("", beside):
+                kept[name] = self.slots.all(who.process, calls)
+        self._compare(kept[""], kept[beside], same)
+        return took, empty
+
+    def _leave_out(self, error: Starved, taken: Turns) -> None:
+        """Go on without the way that has too little memory."""
+        if not error.key:
+            raise error
+        taken.drop(error.key)
+        self.starved.append(error.key)
+        self.left_out.append(LeftOut(LADDER[error.key].name, str(error)))
 
     def _singly(self, ours: Contestant, way: Contestant) -> OneByOne:
         """Samples of both, one call in each batch (a file could combine calls), all compared. Before it, inputs without factors
@@ -221,7 +236,7 @@ class _Bench:
                 samples[name].append(1e3 * hold.middle(took, empty))
             self._compare(kept[_CANDIDATE], kept["theirs"], way)
         self.state = plain  # whoever calls these modules again loads it first
-        self._turn(_CANDIDATE)
+        only(self.parties, _CANDIDATE, _CANDIDATE)
         return OneByOne(tuple(samples[_CANDIDATE]), tuple(samples["theirs"]))
 
     def _compare(self, ours: torch.Tensor, theirs: torch.Tensor, way: Contestant) -> None:
@@ -229,7 +244,7 @@ class _Bench:
         def far() -> bool:
             return differs(ours, theirs, [
                 Limit(dtype, shape, allowed + other + jump, rms) for (dtype, shape), (allowed, rms), jump, other in
-                zip(self.kinds, self.demanded, self.jumps, way.off or self._limits(way.precision), strict=True)])
+                zip(self.kinds, self.demanded, self.jumps, way.off or self.tolerances.of(way.precision), strict=True)])
 
         if far() and (not self._jumps_now() or far()):
             raise Wrong(_TIMED_WRONG)
@@ -239,7 +254,8 @@ class _Bench:
         self.__dict__.pop("jumps", None)
         return any(self.jumps)
 
-    def _reference(self) -> Contestant:
+    @cached_property
+    def plain_reference(self) -> Contestant:
         """The reference as it was prepared: the file's results are compared with it if no way of PyTorch works."""
         one = Contestant(_REFERENCE)
         kept = self._called(one, 1, look=True, change=False, timed=False)[1][0]
@@ -262,7 +278,7 @@ class _Bench:
                 samples.append(1e3 * hold.middle(self._batch(way, calls), empty) / calls)
             reference[_REFERENCE].process.ask(requests.DropWays())
             return WayAlone(key, LADDER[key].name, way.precision, tuple(samples))
-        except (Raised, Ended, OSError, torch.cuda.OutOfMemoryError):  # the other times are still valid
+        except (Raised, Ended, Starved, OSError, torch.cuda.OutOfMemoryError):  # the other times are still valid
             return None
         finally:
             self.slots = None
@@ -273,16 +289,6 @@ class _Bench:
         for party in self.parties.values():
             party.process.resume()
 
-    def _turn(self, name: str) -> None:
-        """Let only that process run. Processes without a parent are the candidate's: the others run no foreign code."""
-        for other, party in self.parties.items():
-            if other != name:
-                party.process.hold(strays=other == _CANDIDATE)
-        self.parties[name].process.resume()
-        if self.parties[_CANDIDATE].process.ran_while_held:
-            raise Wrong("Processes of the file ran on while PyTorch was timed, though they had been stopped.",
-                         "Start no processes and no timers.")
-
     def _warm(self, who: Contestant, calls: int) -> None:
         """Prepares a timed batch, so that both processes begin alike although one was idle: the pages of the slots are touched,
         because the system may have swapped them out; then some calls are made."""
@@ -292,27 +298,33 @@ class _Bench:
 
     def _ways(self) -> dict[str, Contestant]:
         """Each way of the ladder that works here."""
-        there = {}
+        there = dict[str, Contestant]()
         for key, way in LADDER.items():
             why = why_left_out(key, self.case, device=self.device, dtype=self.trial.dtype, effort=self.effort) or no_room(
                 key, self.device, self.stride + sum(x.nbytes for x in self.inputs.sets[0]))
             if not why:
                 self.emit(Event("time", f"{self.direction}: preparing {way.name}"))
-                own = _COMPILER if way.kind == "compiled" else _BENCHMARK if way.benchmark else _REFERENCE
-                own = own if own in self.parties else _BENCHMARK if way.benchmark else _REFERENCE
-                found, why = self._way(key, own if own in self.parties else _REFERENCE)
-                if found:
-                    there[key] = found
+                own = next((name for name, fits in ((_COMPILER, way.kind == "compiled"), (_BENCHMARK, way.benchmark))
+                            if fits and name in self.parties), _REFERENCE)
+                try:
+                    if self.without_benchmark and way.benchmark and own == _REFERENCE:
+                        raise Starved(key, too_large(self.device))
+                    found, why = self._way(key, own)
+                    there |= {key: found} if found else {}
+                except Starved as error:
+                    why = str(error)
+                    self.starved.append(key)
             if why:
                 self.left_out.append(LeftOut(way.name, why))
         return there
 
     def _way(self, key: str, process: str) -> tuple[Contestant | None, str]:
-        """A way bound in that process, with the precision that its first answer shows; or None, and why."""
+        """A way bound in that process, with the precision that its first answer shows; or None, and why. Raises `Starved`."""
         party = self.parties[process].process
         answer, _ = party.ask(requests.PrepareWay(key), doing=f"{LADDER[key].name} was prepared", limit_s=party.limits.build_s)
         if isinstance(answer, NoWay):
-            self.starved += [key] if answer.starved else []
+            if answer.starved:
+                raise Starved(key, answer.left_out)
             return None, answer.left_out
         if kinds_of(answer) != self.kinds:
             return None, "its results have another dtype or shape"
@@ -339,10 +351,14 @@ class _Bench:
                 answer, _ = party.process.ask(requests.Prepare(
                     module, self.direction, len(self.inputs.fixed), self.inputs.size, benchmark or name in _WITH_BENCHMARK),
                     self.inputs.tensors(), doing="it was prepared for timing")
-            except (Raised, Ended):
-                if name != _COMPILER:
+            except (Raised, Ended) as error:
+                if name != _COMPILER and not (name == _BENCHMARK and starved(error)):
                     raise
-                del parties[name]  # then another process compiles
+                # Another process compiles, or the ways with cudnn.benchmark are left out: cuDNN keeps its first choice.
+                self.without_benchmark |= name == _BENCHMARK
+                del parties[name]
+                with suppress(Raised, Ended):
+                    party.process.ask(requests.DropWays())
                 continue
             kinds[name] = kinds_of(answer)
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
@@ -380,13 +396,13 @@ class _Bench:
             raise Wrong(_NOT_AGAIN)
         found = beside_noise([distance(got, truth) for got, truth in zip(plain, self.first_truth, strict=True)],
                              self.first_truth, self._least_norms())
-        least, names = self._allowed(self.trial.of_float32), self._names()
+        least, names = self.tolerances.allowed(self.trial.of_float32), self._names()
         for name, (off, _, _) in zip(names, found, strict=True):
             limit = max(least, 2 * self.errors[name].allowed if name in self.errors else least)
             if not off <= limit and not off <= limit + self.jumps[names.index(name)]:
                 raise Wrong(_NOT_AGAIN)
         shown = self.shown[""] = self._class([d for d, _, _ in found], "")
-        limits = self._limits(shown) if shown else [least] * len(found)
+        limits = self.tolerances.of(shown) if shown else [least] * len(found)
         self.demanded = [(max(limit, 2 * d), rms) for limit, (d, _, rms) in zip(limits, found, strict=True)]
 
     def _differentiated(self) -> list[str]:
@@ -425,7 +441,7 @@ class _Bench:
         how, state = self._of_float64()
         _, reached = drawn.reach(self.trial.reference, how, [wide(x) for x in self.inputs.fixed], state, self._differentiated(),
                                  self.inputs.of(0, (0, 0))[0].double(), drawn.typical(
-                                     own, off, self._allowed(self.trial.of_float32)),
+                                     own, off, self.tolerances.allowed(self.trial.of_float32)),
                                  self.trial.generator)
         return [2 * float(r.norm) / max(float(t.norm()), least, 1e-300)
                 for r, t, least in zip(reached, self.first_truth, self._least_norms(), strict=True)]
@@ -437,15 +453,8 @@ class _Bench:
     def _class(self, distances: list[float], way: str) -> str:
         """The strictest precision that allows these distances; "" if none does. If only jumps explain the distances, they say
         nothing about the precision; then it is the class that forward showed."""
-        offered = list(dict.fromkeys(precision_of(self.trial.dtype, of_float32=p) for p in (
-            "ieee", "tf32", *({self.trial.declared} & set(HALF)))))
-        for precision, slack in (*((p, 1) for p in offered), (offered[-1], _LOOSE)):
-            if all(d <= slack * limit for d, limit in zip(distances, self._limits(precision), strict=True)):
-                return precision
-        if all(d <= _LOOSE * limit + jump for d, limit, jump in
-               zip(distances, self._limits(offered[-1]), self.jumps, strict=True)):
-            return self.shown_forward.get(way) or offered[-1]
-        return ""
+        return self.tolerances.strictest(distances) or (self.shown_forward.get(way) or self.tolerances.offered[-1]
+                                                        if self.tolerances.near(distances, self.jumps) else "")
 
     def _called(self, who: Contestant, calls: int, *, only_copy: bool = False, look: bool = False,
                 change: bool = True, order: list[Drawn] | None = None, timed: bool = True
@@ -455,13 +464,15 @@ class _Bench:
         asked = requests.Run(tuple(n for which, begins in order for n in (which, *begins)), self.stride, who.way,
                              only_copy)
         process = self.parties[who.process].process
-        self._turn(who.process)
+        only(self.parties, who.process, _CANDIDATE)
         # On a GPU waiting for cores does not count.
         pids = [os.getpid(), *process.family()] if timed and self.device == "cpu" else []
         before_s = hold.waited_s(pids) if pids else 0.0
         begin = time.perf_counter()
-        process.ask(asked, doing="it was timed")
+        answer, _ = process.ask(asked, doing="it was timed")
         clock_s = time.perf_counter() - begin
+        if isinstance(answer, NoWay):
+            raise Starved(who.way, too_large(self.device))
         chosen = self.random.randrange(calls)
         if look:  # before anything else, so that nothing can be finished behind the answer
             kept = self.slots.kept(who.process, chosen)
@@ -487,14 +498,3 @@ class _Bench:
         """(relative L2, largest, rms of the truth) of each result in a slot."""
         found = [distance(got, truth) for got, truth in zip(results(kept, self.kinds, strides), expected, strict=True)]
         return beside_noise(found, expected, self._least_norms())
-
-    def _allowed(self, precision: str) -> float:
-        return self.trial.limit(precision_of(self.trial.dtype, of_float32=precision), 1 << 20)
-
-    def _limits(self, precision: str) -> list[float]:
-        """The allowed distance of a result of that class from float64, computed from its reduction length if that is known."""
-        workload = self.case.workload
-        names = ["output"] if self.direction == "forward" else ["grad_input", "grad_weight", "grad_bias"][:len(self.kinds)]
-        if workload is None or len(names) != len(self.kinds):
-            return [self.trial.limit(precision, 1 << 20)] * len(self.kinds)
-        return [self.trial.limit(precision, reduction_length(workload, name)) for name in names]

@@ -419,8 +419,8 @@ class Prepare(Request[Prepared]):
 
 @dataclass(frozen=True)
 class Renew(Request[Nothing]):
-    """All parameters are multiplied in place: those of the names in `negated` by -1, the others by 1. These tensors, if any,
-    replace the first set of the timed calls; with `fixed` the inputs of a backward, of which `way` then computes an output."""
+    """All parameters are multiplied in place: those in `negated` by -1, the others by 1. These tensors, if any, replace the
+    first set of the timed calls; with `fixed` the inputs of a backward, of which `way` then computes an output."""
 
     op = "renew"
     answer = Nothing
@@ -464,12 +464,12 @@ class DropWays(Request[Nothing]):
 
 
 @dataclass(frozen=True)
-class Run(Request[Done]):
+class Run(Request[Done | NoWay]):
     """Timed calls. `order`: three numbers for each, the set and where its two strips of factors begin; one list, because it is
-    read while the clock runs. `stride`: bytes of a slot. `only_copy`: copy results without computing them."""
+    read while the clock runs. `stride`: bytes of a slot. `only_copy`: compute nothing. `NoWay`: a way has too little memory."""
 
     op = "run"
-    answer = Done
+    answer = Done | NoWay
     order: tuple[int, ...]
     stride: int
     way: str = ""

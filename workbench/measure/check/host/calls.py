@@ -3,6 +3,7 @@ a GPU allows, and batches."""
 
 from __future__ import annotations
 
+import gc
 import mmap
 from contextlib import suppress
 from dataclasses import replace
@@ -281,32 +282,46 @@ class Batches:
             return Nothing(), []
         self.fixed, way = there, LADDER[request.way] if request.way else self.eager
         self.bound.pop(request.way, None)  # its graph holds memory
-        with switches(way):
-            self.bound[request.way] = ways.bind(way, self.module, self.direction, self.fixed, self.plain)
-        _wait(self.device)
+        try:
+            with switches(way):
+                self.bound[request.way] = ways.bind(way, self.module, self.direction, self.fixed, self.plain)
+            _wait(self.device)
+        except (RuntimeError, MemoryError) as error:
+            if not request.way or not ways.of_memory(error):
+                raise
+            self.bound.pop(request.way, None)   # `timed` then answers that the memory does not suffice
         return Nothing(), []
 
     def prepare_way(self, request: PrepareWay) -> tuple[Way | NoWay, Tensors]:
         """Bind one of PyTorch's ways to the prepared module and run it until its choices are made; with `profile` also tell
         which kernels ran."""
-        way = LADDER[request.way]
         try:
-            with switches(way):
-                bound = ways.bind(way, self.module, self.direction, self.fixed, self.plain)
-                for _ in range(3):
-                    found = [r.detach() for r in bound.results()]
-                _wait(self.device)
-                names = kernels(bound.results, self.device) if request.profile else []
-        except torch.cuda.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            return NoWay(f"it needs more memory than {self.device} has left", starved=True), []
-        except Unavailable as error:
-            return NoWay(str(error)), []
-        except (RuntimeError, NotImplementedError) as error:  # what compiles or captures only when it is called
-            return NoWay(f"it gave up: {(str(error).strip().splitlines() or ['?'])[0][:160]}"), []
+            return self._prepared(request), []
+        except (Unavailable, RuntimeError, NotImplementedError, MemoryError) as error:
+            starved = ways.of_memory(error)
+            # Other errors than Unavailable come from what compiles or captures only when it is called.
+            why = str(error) if isinstance(error, Unavailable) else \
+                f"it gave up: {(str(error).strip().splitlines() or ['?'])[0][:160]}"
+        return self._starved(request.way) if starved else NoWay(why), []
+
+    def _prepared(self, request: PrepareWay) -> Way:
+        way = LADDER[request.way]
+        with switches(way):
+            bound = ways.bind(way, self.module, self.direction, self.fixed, self.plain)
+            for _ in range(3):
+                found = [r.detach() for r in bound.results()]
+            _wait(self.device)
+            names = kernels(bound.results, self.device) if request.profile else []
         self.bound[request.way] = bound
-        strides = tuple(map(_strides, found)) if way.kind == "channels_last" else None
-        return Way(_kinds(found), strides, tuple(names)), []
+        return Way(_kinds(found), tuple(map(_strides, found)) if way.kind == "channels_last" else None, tuple(names))
+
+    def _starved(self, way: str) -> NoWay:
+        """Release what the way holds. To be called when the exception is no longer handled, because its frames hold tensors."""
+        self.bound.pop(way, None)
+        gc.collect()
+        if self.device != "cpu":
+            torch.cuda.empty_cache()
+        return NoWay(f"it needs more memory than {self.device} has left", starved=True)
 
     def drop_ways(self, device: str) -> tuple[Nothing, Tensors]:
         """Release the ways with their inputs and slots, and what earlier questions left in the cache. All processes of a check
@@ -316,7 +331,19 @@ class Batches:
             torch.cuda.empty_cache()
         return Nothing(), []
 
-    def run(self, request: Run) -> tuple[Done, Tensors]:
+    def timed(self, request: Run) -> tuple[Done | NoWay, Tensors]:
+        """`run`. If the memory does not suffice for one of PyTorch's ways, only this way ends."""
+        if request.way and request.way not in self.bound:
+            return self._starved(request.way), []
+        try:
+            self.run(request)
+            return Done(True), []
+        except (RuntimeError, MemoryError) as error:
+            if not request.way or not ways.of_memory(error):
+                raise
+        return self._starved(request.way), []
+
+    def run(self, request: Run) -> None:
         """Calls in order: make the input that the order names, call, put the results into the next slot."""
         key = request.way
         bound = self.bound[key]
@@ -335,7 +362,6 @@ class Batches:
                     room.copy_(result.detach())
                     start += -(-size // 256) * 256
             _wait(self.device)
-        return Done(True), []
 
 
 class _GivenBackward(torch.autograd.Function):

@@ -212,8 +212,8 @@ class Host:
     def drop_ways(self, request: requests.DropWays, tensors: Tensors) -> tuple[Nothing, Tensors]:
         return self.batch.drop_ways(self.device)
 
-    def run(self, request: requests.Run, tensors: Tensors) -> tuple[Done, Tensors]:
-        return self.batch.run(request)
+    def run(self, request: requests.Run, tensors: Tensors) -> tuple[Done | NoWay, Tensors]:
+        return self.batch.timed(request)
 
 
 def _is_known(default: Any) -> bool:

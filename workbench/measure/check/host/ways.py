@@ -11,7 +11,7 @@ import torch
 
 from ....core.layer import FORWARD, Workload
 from ....core.pytorch_ways import Way
-from ...device import CHANNELS_LAST_LAYOUTS
+from ...device import CHANNELS_LAST_LAYOUTS, out_of_memory
 from ...pytorch.aten import as_convolution, channels_last
 from ...pytorch.ways import Unavailable
 from .module import structure
@@ -48,6 +48,17 @@ def bind(way: Way, module: torch.nn.Module, direction: str, fixed: list[torch.Te
     # As torch.autograd.grad does, which imports sympy when it is first given a grad_output: that takes seconds.
     run: Callable[..., Sequence[torch.Tensor]] = torch.autograd.Variable._execution_engine.run_backward
     return Bound(inputs, lambda: run((output,), (inputs[0],), True, False, tuple(wanted), accumulate_grad=False))
+
+
+def of_memory(error: BaseException | None) -> bool:
+    """Whether memory was missing. torch.compile raises an error of its own, which holds the first one."""
+    met: list[BaseException] = []
+    while error is not None and error not in met:
+        if isinstance(error, Exception) and (out_of_memory(error) or "out of memory" in str(error)):
+            return True
+        met.append(error)
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return False
 
 
 def _forward(kind: str, module: torch.nn.Module, xs: list[torch.Tensor]) -> Forward:
