@@ -53,7 +53,7 @@ WRONG_GRADIENT = _RIGHT.replace("return torch.relu(self.linear(x))",
 IN_PLACE_WITHOUT_SCALE = _RIGHT.replace(
     "return torch.relu(self.linear(x)) * self.scale", "y = torch.relu(self.linear(x.clone()))\n        x.data.mul_(1.001)\n"
     "        return y")
-RANDOM = _RIGHT.replace("* self.scale", "* self.scale + 0.1 * torch.rand(())")
+RANDOM = _RIGHT.replace("* self.scale", "* self.scale + 0.1 + 0.1 * torch.rand(())")
 STALE = _RIGHT.replace("        return torch.relu(self.linear(x)) * self.scale",
                        "        key = (x.data_ptr(), x.shape)\n        if key not in self.kept:\n"
                        "            self.kept[key] = torch.relu(self.linear(x)) * self.scale\n"

@@ -13,11 +13,11 @@ from _pytest.mark import ParameterSet
 from tests.shared import require
 from workbench.core.answers import Answer, Question
 from workbench.core.toolchain import find_toolchain
-from workbench.measure.check.build_question import build_question
 from workbench.measure.check.foreign import confine
 from workbench.measure.check.foreign.process import Limits, Raised
 from workbench.measure.check.foreign.replies import Context, Told
 from workbench.measure.check.party import Party
+from workbench.measure.check.text.build_question import build_question
 from workbench.measure.check.trialrun import problem_of
 
 from . import models

@@ -23,10 +23,10 @@ from workbench.drive.checking.check import workload_reference
 from workbench.drive.exporting.export import export_text
 from workbench.drive.exporting.recipe import Recipe
 from workbench.measure.build.compiler_log import headline
-from workbench.measure.check import cuda_sources
-from workbench.measure.check.build_question import build_question, in_the_file
 from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, InlineCall, Told
+from workbench.measure.check.text import cuda_sources
+from workbench.measure.check.text.build_question import build_question, in_the_file
 
 from ..shared import require
 from .broken_files import with_small_headers

@@ -17,10 +17,10 @@ from workbench.core.orders import CheckOrder
 from workbench.drive.checking.check import CheckRequest
 from workbench.drive.checking.check_text import report_text
 from workbench.faces.verbs import check as verb
-from workbench.measure.check.build_question import build_question
 from workbench.measure.check.clock.contestant import no_room, why_not_timed
 from workbench.measure.check.foreign.process import Raised
 from workbench.measure.check.foreign.replies import Context, Told
+from workbench.measure.check.text.build_question import build_question
 from workbench.measure.kernel.validate import distance
 
 from . import models

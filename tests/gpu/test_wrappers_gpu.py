@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.emulator.core_matrices import PRECISIONS, operands, pack, rows, seen, swizzled
+from tests.emulator.test_wrappers import PRECISIONS, operands, pack, rows, seen, swizzled
 from tests.shared import require
 from workbench.core.env import find_toolchain
 from workbench.measure.emulator import COMPILE_FLAGS, INCLUDE_DIRS, LINK_FLAGS, translate

@@ -1,4 +1,5 @@
-"""Small models as people write them: a HiFi-GAN generator, a mask decoder with a dict as output, a 3-D U-Net."""
+"""Small models as people write them: a HiFi-GAN generator, a mask decoder with a dict as output, a 3-D U-Net.
+And models of `transformers`."""
 
 from __future__ import annotations
 
@@ -180,3 +181,36 @@ def build_broken() -> nn.Module:
 
 def inputs() -> torch.Tensor:
     return torch.randn(1, 2, 9)
+
+
+# Models that nobody here wrote: small configurations of `transformers`, with random weights.
+
+def speecht5_hifigan() -> nn.Module:
+    from transformers import SpeechT5HifiGan, SpeechT5HifiGanConfig
+    return SpeechT5HifiGan(SpeechT5HifiGanConfig(
+        model_in_dim=8, upsample_initial_channel=16, upsample_rates=[4], upsample_kernel_sizes=[8],
+        resblock_kernel_sizes=[3], resblock_dilation_sizes=[[1, 3]]))
+
+
+def speecht5_hifigan_inputs() -> torch.Tensor:
+    return torch.randn(2, 6, 8)
+
+
+def dac() -> nn.Module:
+    from transformers import DacConfig, DacModel
+    return DacModel(DacConfig(encoder_hidden_size=4, downsampling_ratios=[4], decoder_hidden_size=16, upsampling_ratios=[4],
+                              n_codebooks=2, codebook_size=16, codebook_dim=4)).decoder
+
+
+def dac_inputs() -> torch.Tensor:
+    return torch.randn(2, 8, 6)
+
+
+def encodec() -> nn.Module:
+    from transformers import EncodecConfig, EncodecModel
+    return EncodecModel(EncodecConfig(num_filters=8, hidden_size=16, codebook_size=16, codebook_dim=16, num_lstm_layers=1,
+                                      upsampling_ratios=[4], num_residual_layers=1)).decoder
+
+
+def encodec_inputs() -> torch.Tensor:
+    return torch.randn(2, 16, 12)

@@ -52,6 +52,17 @@ def hifigan(runner: Runner) -> PatchResult:
     return patch(request("hifigan", train=True), runner)
 
 
+OF_TRANSFORMERS = {"speecht5_hifigan": "upsampler.0", "dac": "block.0.conv_t1", "encodec": "layers.3.conv"}
+
+
+@pytest.mark.parametrize("name", OF_TRANSFORMERS)
+def test_every_transposed_convolution_of_a_foreign_model_is_found_and_patched(runner: Runner, name: str) -> None:
+    source = ModelSource(f"models:{name}", f"models:{name}_inputs", HERE)
+    report = patch(PatchRequest(source, RIGHT), runner).report
+    assert [row.found.paths for row in report.kept] == [(OF_TRANSFORMERS[name],)] and not report.wrong
+    assert 0 < report.drift[INFERENCE].outputs < 1e-5
+
+
 def test_a_vocoder_keeps_every_layer_whose_kernels_are_right(hifigan: PatchResult) -> None:
     report = hifigan.report
     assert [row.found.paths for row in report.kept] == [("ups.0",), ("ups.1",)] and report.emulated

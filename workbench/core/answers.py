@@ -178,6 +178,9 @@ class CheckReport:
         facts += [q.seen.removeprefix("No. ") for q in self.failed if q.key not in explained]
         if not self.failed and self.speed:
             facts = [f"module_ms: {self.speed}."]
+        not_run = self.question("reached")
+        if not self.failed and not_run and not_run.answer is Answer.NOTE and "; and " not in not_run.seen:
+            facts.append(not_run.seen.removeprefix("No. "))
         if not facts:
             skipped = [q for q in self.questions if q.answer is Answer.SKIPPED]
             more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""

@@ -5,9 +5,7 @@
 `examine`          the order of the questions, and those about values and gradients
 `progress`         reports each answer as soon as it is known; counts where the time goes
 `trialrun`         runs one case in both processes and compares with float64. It is not a trial of a session
-`build_question`   the question whether the file imports and builds; `advice` says what to do about its exceptions,
-                   `compile_advice` about what a compiler or linker says
-`cuda_sources`     examines the CUDA source without running it
+`text/`            what the text of the file says, and the messages about it
 `questions/`       the other questions, and the cases that they are asked about
 `host/`            the code inside the two processes
 `foreign/`         such a process as the judge sees it: sandbox, limits, messages

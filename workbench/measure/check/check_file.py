@@ -28,12 +28,9 @@ from ...core.toolchain import find_toolchain
 from ...core.trial import Status
 from ..build.build import missing
 from ..device import free_bytes
-from . import cuda_sources
 from .begin import OF_TIMES, Begun
-from .build_question import build_question, no_compiler
 from .clock.contestant import Ahead, Beside
 from .clock.ladder import LADDER, why_left_out
-from .cuda_sources import Nvcc
 from .examine import Examination
 from .foreign import confine, requests
 from .foreign.process import Ended, ForeignProcess, Limits, Raised, kill_orphans
@@ -42,6 +39,9 @@ from .party import Party
 from .progress import Progress
 from .questions.cases import Case, Setting, setting_of
 from .questions.drawn import Drawn
+from .text import cuda_sources, reached
+from .text.build_question import build_question, no_compiler
+from .text.cuda_sources import Nvcc
 from .trialrun import TrialRun, new_seed
 
 _MANY_VALUES = 1 << 22    # bytes of x and the output; fewer are sent fast enough through the pipe
@@ -122,7 +122,7 @@ class _Check:
         self.progress = Progress(emit, Checked((), confined, self.seed), (reference, candidate, *others.values()))
         self.questions, self.emit = self.progress.questions, self.progress.emit
         self.candidate = Party(candidate, self.text, class_name=order.class_name, emulate=self.emulate,
-                               cache=str(scratch / "candidate" / "cache"))
+                               cache=str(scratch / "candidate" / "cache"), record=True)
         self.reference = Party(reference, order.reference, class_name="Model", emulate=False)
         self.others = others
         self.ahead: Ahead | None = None
@@ -166,6 +166,10 @@ class _Check:
             self.progress.known = replace(self.progress.known, declared=less)
             Examination(trial, case, self.progress, emulated=emulated, timed=self.order.time, effort=self.order.effort,
                         beside=beside).run()
+            answers = {q.key: q.answer for q in self.questions}
+            if Answer.FAILED not in answers.values() and answers.get("values") is Answer.PASSED:
+                self.candidate.note_what_ran()
+                self.questions += reached.ask(self.text, self.order.class_name, calls, self.candidate.ran)
         else:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]

@@ -17,7 +17,6 @@ from ...core.replies import Checked, Event
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
 from ..kernel.validate import distance
-from .advice import advice_for_construction
 from .clock import times
 from .clock.contestant import Beside
 from .foreign.process import Ended, Raised
@@ -26,6 +25,7 @@ from .party import Party, unlike
 from .progress import Progress
 from .questions import asking, cases, drawn, gpu_questions, habits, kernelbench, magnitudes, networks, other_values, shrink
 from .questions.cases import Case
+from .text.advice import advice_for_construction
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits
 
 _RUNS = 3
@@ -108,6 +108,7 @@ class Examination:
         if not given.problems:  # no later question needs the other tensors, and they may be large
             given = Outcome(self.given, inputs=given.inputs, state=given.state, got={"output": given.got["output"]})
         self._kernelbench()
+        self.trial.candidate.note_what_ran()   # the timing may end the process
         self._times()
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "graphs, torch.compile"))

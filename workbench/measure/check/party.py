@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,8 +12,8 @@ import torch
 from ...core import numbers
 from ...core.trial import Status
 from .foreign import requests
-from .foreign.process import Ended, ForeignProcess
-from .foreign.replies import Loaded, Made, NoTensor, Output, StateLoaded
+from .foreign.process import Ended, ForeignProcess, Raised
+from .foreign.replies import Loaded, Made, NoTensor, Output, Ran, StateLoaded
 from .foreign.requests import OfModule, OnGpu
 
 R = TypeVar("R")
@@ -37,13 +38,15 @@ class Construction:
 class Party:
     """The candidate or the reference."""
 
-    def __init__(self, process: ForeignProcess, text: str, *, class_name: str, emulate: bool, cache: str = "") -> None:
+    def __init__(self, process: ForeignProcess, text: str, *, class_name: str, emulate: bool, cache: str = "",
+                 record: bool = False) -> None:
         self.process = process
-        self._load = requests.Load(text, class_name, process.device, emulate, cache)
+        self._load = requests.Load(text, class_name, process.device, emulate, cache, record)
         self._made: dict[Construction, str] = {}
         self._loaded_in = -1
         self._count = 0
         self.facts: Loaded | None = None
+        self.ran: list[Ran] = []   # what `note_what_ran` found, as `reached.ask` takes it
         self.drawn: dict[Construction, tuple[Made, list[torch.Tensor]]] = {}   # the last result of `make`
 
     @property
@@ -67,6 +70,12 @@ class Party:
                                       doing="the file was imported")[0]
         self._loaded_in = self.process.deaths
         return self.facts
+
+    def note_what_ran(self) -> None:
+        """Ask which parts of the file have run since it was loaded. To be called before its process ends."""
+        if self.process.alive and self._loaded_in == self.process.deaths:
+            with suppress(Raised, Ended):  # then the record is not whole, and a later question meets the error
+                self.ran.append(self.process.ask(requests.AskRan(), doing="it was asked what had run")[0])
 
     def make(self, how: Construction) -> tuple[Made, list[torch.Tensor]]:
         """A fresh module and its state."""

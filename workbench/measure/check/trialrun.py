@@ -17,13 +17,13 @@ from ...core.typed import keys_of
 from ..kernel import findings
 from ..kernel.inputs import reduction_length
 from ..kernel.validate import HALF, Comparison, allowed_rel_l2, distance, norm_apart
-from .advice import advice_for_call, status_of
 from .foreign.process import Ended, Raised
 from .foreign.replies import Default, NoTensor, Output
 from .party import Construction, Party
 from .questions import drawn
 from .questions.cases import Case, Setting, fill, of_rectifier, positional
 from .questions.drawn import Drawn
+from .text.advice import advice_for_call, status_of
 
 State = tuple[Sequence[str], list[torch.Tensor]]
 Called = tuple[Output | NoTensor, list[torch.Tensor]]

@@ -214,6 +214,26 @@ class NoWay(Answer):
 
 
 @dataclass(frozen=True)
+class NativeLine(Answer):
+    """A line of the sources of a load_inline call (its number) that did not run; `half`: it ran, but a branch of it did not.
+    `source`: cuda_sources or cpp_sources."""
+
+    call: int
+    source: str
+    line: int
+    half: bool
+
+
+@dataclass(frozen=True)
+class Ran(Answer):
+    """`codes`: for each code object of the file the instructions that ran, as a hexadecimal number; empty if they are not
+    known. `native`: what of its CUDA and C++ did not run; only the emulator's builds tell it."""
+
+    codes: tuple[str, ...]
+    native: tuple[NativeLine, ...] = ()
+
+
+@dataclass(frozen=True)
 class Done(Answer):
     done: bool
 

@@ -30,6 +30,7 @@ from .replies import (
     NoWay,
     Output,
     Prepared,
+    Ran,
     Ready,
     StateLoaded,
     Structure,
@@ -45,9 +46,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Request(Generic[R_co]):
-    """`op` is its name on the wire."""
-
-    op: ClassVar[str]
+    op: ClassVar[str]   # its name on the wire
     answer: ClassVar[Any]
 
     def accept(self, sent: Sequence[torch.Tensor], header: dict[str, Any], kinds: list[Kind]) -> R_co | Told:
@@ -79,7 +78,8 @@ class Begin(Request[Ready]):
 
 @dataclass(frozen=True)
 class Load(Request[Loaded]):
-    """Run the file. `emulate`: its kernels, on the CPU. `cache`: for builds of a file that this project exported."""
+    """Run the file. `emulate`: its kernels, on the CPU. `cache`: for builds of a file that this project exported. `record`:
+    what runs of it."""
 
     op = "load"
     answer = Loaded
@@ -88,6 +88,13 @@ class Load(Request[Loaded]):
     device: str
     emulate: bool = False
     cache: str = ""
+    record: bool = False
+
+
+@dataclass(frozen=True)
+class AskRan(Request[Ran]):
+    op = "ran"
+    answer = Ran
 
 
 @dataclass(frozen=True)
@@ -243,11 +250,9 @@ class SomeGradients(DailyUse):
 
 @dataclass(frozen=True)
 class SecondBackward(DailyUse):
-    """`in_place`: the output of the last call is changed before its backward. `factor`: of each grad_output."""
-
     op = "second_backward"
-    in_place: bool = False
-    factor: float = 1.0
+    in_place: bool = False   # the output of the last call is changed before its backward
+    factor: float = 1.0      # of each grad_output
 
 
 @dataclass(frozen=True)
@@ -259,10 +264,8 @@ class Views(DailyUse):
 
 @dataclass(frozen=True)
 class Aliases(DailyUse):
-    """`without`: half of the calls are made without gradients."""
-
     op = "aliases"
-    without: bool = True
+    without: bool = True   # half of the calls are made without gradients
 
 
 @dataclass(frozen=True)
@@ -276,7 +279,7 @@ class Stepped(DailyUse):
 
 @dataclass(frozen=True)
 class AsTrained(DailyUse):
-    """`parameters`: as in `Stepped`. `rounds`: names of functions of `host.networks`."""
+    """`parameters`: as in `Stepped`. `rounds`: names of functions of `host.networks`, or modes (`InModes`)."""
 
     op = "as_trained"
     parameters: tuple[str, ...] = ()
@@ -284,8 +287,6 @@ class AsTrained(DailyUse):
 
 
 class InModes(AsTrained):
-    """`rounds`: modes, see `host.networks.in_modes`."""
-
     op = "in_modes"
 
 
@@ -310,10 +311,8 @@ class Parametrized(DailyUse):
 
 @dataclass(frozen=True)
 class EvalAlone(DailyUse):
-    """`parts`: names of submodules, each of which is in eval mode once."""
-
     op = "eval_alone"
-    parts: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()   # names of submodules, each of which is in eval mode once
 
 
 @dataclass(frozen=True)
@@ -350,9 +349,9 @@ class AskLeft(OfModule[Left]):
 
 
 class OnGpu(OfModule[R_co]):
-    """What only a GPU allows. `outputs` come back."""
+    """What only a GPU allows."""
 
-    outputs: ClassVar[int] = 0
+    outputs: ClassVar[int] = 0   # come back
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Any, kinds: list[Kind]) -> None:
         count(kinds, self.outputs)
@@ -484,7 +483,7 @@ REQUESTS: dict[str, type[Request[Any]]] = {request.op: request for request in (
     Load, Give, Make, AskLayer, LoadState, Call, Reach, NoGrad, Threads, EvalMode, TwoCalls, SomeGradients,
     SecondBackward, Views, Aliases, Stepped, AsTrained, InModes, Overwritten, TwoInstances, Parametrized, EvalAlone, Altered,
     Copied, SecondDerivative, AskLeft, SideStream, Renew, AskWaits, AskMemory, Compile, Graph, OpenSlots, OpenWindow, WarmUp,
-    Prepare, PrepareWay, DropWays, Run)}
+    Prepare, PrepareWay, DropWays, Run, AskRan)}
 
 
 def read(header: dict[str, Any]) -> Request[Any]:

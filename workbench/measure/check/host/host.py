@@ -19,7 +19,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -39,6 +39,7 @@ from ..foreign.replies import (
     Nothing,
     NoWay,
     Prepared,
+    Ran,
     Ready,
     StateLoaded,
     Told,
@@ -48,6 +49,7 @@ from ..foreign.requests import OfModule, Request
 from ..foreign.window import Window, give_back, opened
 from ..foreign.wire import Tensors, pack, receive_blocking
 from . import calls, habits, load, networks
+from .lines import FILE, Recorder
 from .module import (
     BeforeCalls,
     Settings,
@@ -64,7 +66,6 @@ from .module import (
     the_state,
 )
 
-FILE = "<model file>"
 _monotonic = time.monotonic  # taken before a foreign file may put another clock in its place
 _MOST_MESSAGE = 200_000  # a compiler's whole log may be in it
 _CALLS: dict[str, Callable[..., Any]] = {function.__name__: function for function in (
@@ -76,6 +77,8 @@ _CLASS = re.compile(r'Module \[(\w{1,200})\] is missing the required "forward" f
 # What PyTorch imports at a first call, which takes as long as importing torch: torch.compile; a CUDA graph with its backward.
 _LATER = {"compiler": "torch._inductor.compile_fx", "benchmark": "torch.fx.experimental.symbolic_shapes",
           "spare": "torch.fx.experimental.symbolic_shapes"}
+# Timed calls, and those in which torch.compile reads the code.
+_NOT_RECORDED = ("compiled", "graphed", "warm_up", "prepare", "prepare_way", "renew", "run")
 R = TypeVar("R")
 
 
@@ -90,16 +93,21 @@ class Host:
         self.loaded = load.Loads()
         self.batch = calls.Batches()
         self.settings: Settings = {}   # before the file was loaded
+        self.lines = Recorder()
         self.window: Window | None = None   # through which large tensors come and go
 
     def answer(self, request: Request[R], tensors: Tensors) -> tuple[R, Tensors]:
         """What the operation gives: the answer of its type, and tensors."""
-        if isinstance(request, OfModule) and request.op in _CALLS:
-            given: tuple[R, Tensors] = _CALLS[request.op](self.modules[request.module], request, tensors, self.device)
-            self.loaded.raise_what_cuda_says()
-        else:
-            given = getattr(self, request.op)(request, tensors)
-        return given
+        with self.lines.paused() if request.op in _NOT_RECORDED else nullcontext():
+            if isinstance(request, OfModule) and request.op in _CALLS:
+                given: tuple[R, Tensors] = _CALLS[request.op](self.modules[request.module], request, tensors, self.device)
+                self.loaded.raise_what_cuda_says()
+            else:
+                given = getattr(self, request.op)(request, tensors)
+            return given
+
+    def ran(self, request: requests.AskRan, tensors: Tensors) -> tuple[Ran, Tensors]:
+        return Ran(self.lines.record, self.loaded.native.lines), []
 
     def load(self, request: requests.Load, tensors: Tensors) -> tuple[Loaded, Tensors]:
         """Run the file. Answers the constructor's parameters and the load_inline calls it made."""
@@ -115,7 +123,10 @@ class Host:
         begin = _monotonic()
         self.loaded.install(emulate=request.emulate)
         self.settings = settings_now()
-        exec(compile(text, FILE, "exec"), self.namespace)
+        code = compile(text, FILE, "exec", dont_inherit=True)
+        if request.record:
+            self.lines.begin(code)
+        exec(code, self.namespace)
         if request.emulate:
             self.loaded.adopt_export(self.namespace, request.cache)
         name = request.class_name

@@ -24,6 +24,7 @@ from ....core.toolchain import emulated
 from ....core.trial import Status
 from ... import emulator
 from ..foreign.replies import InlineCall
+from .lines import COUNTED, WRITES_COUNTS, Native
 
 _SHIM = Path(__file__).with_name("torch_cuda_on_cpu.h")
 _CUDA_HEADER = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](?:ATen/cuda|c10/cuda|cuda_runtime|cuda\.h|'
@@ -44,6 +45,7 @@ class Loads:
 
     def __init__(self) -> None:
         self.calls: list[InlineCall] = []
+        self.native = Native()
         self.where = ""               # "load_inline" while one runs
         self.own_export = False
         self._emulate = False
@@ -77,6 +79,7 @@ class Loads:
             if emulate and texts["cuda_sources"]:
                 result = self._on_host(given, texts, names)
                 self._emulated.append(ctypes.CDLL(getattr(result, "__file__", result)))
+                self.native.add(len(self.calls) - 1, self._emulated[-1])
                 if any("__global__" in text for text in texts["cuda_sources"]):
                     self._kernels.append((str(given["name"]), self._emulated[-1]))
             else:
@@ -157,16 +160,16 @@ class Loads:
         above = [shim] if any(map(_CUDA_HEADER.search, texts["cpp_sources"])) else []
         unit = "\n".join(["#include <torch/extension.h>", *above, '#line 1 "cpp_sources"',
                           *map(_without_cuda, texts["cpp_sources"]), '#line 1 "bindings"', *_bindings(names), shim,
-                          kernels.replace("#line 1\n", '#line 1 "cuda_sources"\n', 1)])
+                          kernels.replace("#line 1\n", '#line 1 "cuda_sources"\n', 1), '#line 1 "counts"', WRITES_COUNTS])
         _write(folder / "unit.cpp", unit)
         flags = [f for f in emulator.COMPILE_FLAGS if f not in ("-Wall", "-O1")]
         # Behind all others: torch's own headers must find the C library's assert.h, not the emulator's.
-        behind = ["-O0", "-w", "-fsanitize-recover=alignment", "-fmax-errors=20",
+        behind = ["-O0", "-w", "-fsanitize-recover=alignment", "-fmax-errors=20", *COUNTED,
                   *(w for d in emulator.INCLUDE_DIRS for w in ("-idirafter", str(d)))]
         try:
             built = cpp_extension.load(
                 given["name"], [str(folder / "unit.cpp")], extra_cflags=[*flags, *behind],
-                extra_ldflags=["-pthread", "-Wl,-Bsymbolic"], with_cuda=False, build_directory=str(folder),
+                extra_ldflags=["-pthread", "-Wl,-Bsymbolic", "--coverage"], with_cuda=False, build_directory=str(folder),
                 extra_include_paths=[str(p) for p in given["extra_include_paths"] or []],
                 is_python_module=given["is_python_module"])
         except (RuntimeError, ImportError, OSError) as error:

@@ -21,10 +21,10 @@ from ....core.check_parts import Log
 from ....core.trial import Status
 from ...kernel.validate import norm_apart
 from ...module.cases import OTHER_GRADS, other_grad
-from ..advice import ASKED, OF_DAILY_USE
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Habit
 from ..foreign.requests import Altered, DailyUse, SecondDerivative, Views
+from ..text.advice import ASKED, OF_DAILY_USE
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
 from . import magnitudes
 from .cases import Case

@@ -12,7 +12,6 @@ import torch
 
 from ....core.answers import Answer, Question
 from ....core.trial import Status
-from ..advice import ASKED, KEYS
 from ..foreign.process import Raised
 from ..foreign.replies import Habit, Left
 from ..foreign.requests import (
@@ -29,6 +28,7 @@ from ..foreign.requests import (
     Views,
 )
 from ..party import Party
+from ..text.advice import ASKED, KEYS
 from ..trialrun import NotForReference, Outcome, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
 from .asking import OTHER_COUNT, Not, Rounds, split

@@ -14,11 +14,11 @@ import torch
 
 from ....core.answers import Answer, Question
 from ....core.trial import Status
-from ..advice import ASKED, OF_DAILY_USE, of_cuda
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Made
 from ..foreign.requests import AsTrained, Copied, InModes, Overwritten, Parametrized, TwoInstances
 from ..party import Construction, by_name
+from ..text.advice import ASKED, OF_DAILY_USE, of_cuda
 from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
 from .asking import OTHER_COUNT, Not, OtherCalls, split

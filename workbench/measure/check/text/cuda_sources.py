@@ -17,13 +17,13 @@ from pathlib import Path
 
 from torch.utils import cpp_extension
 
-from ...core.answers import Answer
-from ...core.env import cxx_problem, find_toolchain
-from ..build.compiler_log import first_error, headline
+from ....core.answers import Answer
+from ....core.env import cxx_problem, find_toolchain
+from ...build.compiler_log import first_error, headline
+from ..foreign import confine
+from ..foreign.replies import InlineCall
 from .build_question import in_the_file
 from .compile_advice import Place, compile_advice
-from .foreign import confine
-from .foreign.replies import InlineCall
 
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"

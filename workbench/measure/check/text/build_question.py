@@ -8,14 +8,14 @@ import shutil
 import subprocess
 from dataclasses import replace
 
-from ...core.answers import Answer, Question
-from ...core.check_parts import FirstError, Log
-from ...core.trial import Status
-from ..build.compiler_log import errors, first_warning, headline
+from ....core.answers import Answer, Question
+from ....core.check_parts import FirstError, Log
+from ....core.trial import Status
+from ...build.compiler_log import errors, first_warning, headline
+from ..foreign.process import Ended, Raised
+from ..foreign.replies import InlineCall
 from .advice import advice_for
 from .compile_advice import Place, compile_advice, line_of, plain_message
-from .foreign.process import Ended, Raised
-from .foreign.replies import InlineCall
 
 _QUESTION = "Imports and builds?"
 _PUT_BEFORE = {"cuda.cu": 3, "main.cpp": 1}  # lines that load_inline writes above the sources

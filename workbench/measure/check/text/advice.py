@@ -7,9 +7,9 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from ...core.trial import Status
-from .foreign.process import Ended, Raised
-from .foreign.replies import InlineCall
+from ....core.trial import Status
+from ..foreign.process import Ended, Raised
+from ..foreign.replies import InlineCall
 
 _NOT_OF_MODULE = re.compile(r"module '([\w.]{1,80})' has no attribute '(\w{1,60})'")
 _ARGUMENTS = re.compile(r"(?P<of>[\w.]{1,100})\(\) (?:missing \d+ |takes |got an unexpected keyword |got multiple values |"
