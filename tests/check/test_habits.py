@@ -276,3 +276,45 @@ def test_a_changed_grad_output_is_told_by_one_question(checked) -> None:
         "return Tanh.apply(self.linear(x)) * self.scale",
         "return (lambda y: y if self.scale == 1 else y * self.scale)(Tanh.apply(self.linear(x)))")
     assert failed(checked(text, reference=REFERENCE)) == {"left_alone": "INPUT_MODIFIED"}
+
+
+WRONG_FOR_ONE_GRADIENT = """
+from torch import nn
+from torch.nn import functional as F
+import torch
+
+
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        wrong = 1 if all(ctx.needs_input_grad) else 2
+        return wrong * (grad @ weight), wrong * (grad.T @ x), wrong * grad.sum(0)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, features, scale=1):
+        super().__init__()
+        self.linear = nn.Linear(features, features)
+        self.scale = scale
+
+    def forward(self, x):
+        return torch.relu(Linear.apply(x, self.linear.weight, self.linear.bias)) * self.scale
+"""
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_at_effort_quick_one_gradient_alone_is_asked_after_the_times(wrong: bool, checked) -> None:
+    """Because a file may compile another kernel for it. It fails the check all the same."""
+    text = WRONG_FOR_ONE_GRADIENT.replace("else 2", "else 2" if wrong else "else 1")
+    report = checked(text, time=True, effort="quick")
+    keys = [q.key for q in report.questions]
+    assert report.times and failed(report) == ({"some_gradients": "MISMATCH"} if wrong else {}), failed(report)
+    assert keys.index("left_alone") < keys.index("times") < keys.index("some_gradients") and ("modes" in keys) != wrong
+    keys = [q.key for q in checked(text, effort="quick", time=False).questions]
+    assert keys.index("two_calls") < keys.index("some_gradients") < keys.index("left_alone") < keys.index("times")

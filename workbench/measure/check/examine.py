@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from math import inf
 
@@ -46,14 +46,14 @@ _ASKED = {
 
 
 class Examination:
-    """The questions about values and gradients. `run` asks all of them. Answers and further findings are added to `progress`.
-    """
+    """The questions about values and gradients. `run` asks all of them and adds answers and further findings to `progress`."""
 
     def __init__(self, trial: TrialRun, given: Case, progress: Progress, *, emulated: bool,
                  timed: bool, effort: str, beside: Beside | None = None) -> None:
         self.trial, self.given, self.progress = trial, given, progress
         self.questions, self.emit = progress.questions, progress.emit
         self.emulated, self.timed, self.effort, self.beside = emulated, timed, effort, beside
+        self.times_first = effort == "quick" and timed and not emulated   # before questions for which a file may compile
         self.first_wrong: Outcome | None = None
         self.gradients_known = True    # the reference's are finite; without that there is no truth for timed calls
         self.errors: dict[str, ResultErrors] = {}   # of the given size
@@ -89,17 +89,15 @@ class Examination:
         self._others("other_sizes", cases.sizes(self.given), gradients)
         self._others("other_arguments", [*cases.arguments(self.given, self.trial.parameters, self.trial.defaults),
                                          *(cases.other_size(self.given) if self.trial.takes_size else [])], gradients)
-        if self.given.setting.layer is not None:
-            small = cases.small_case(self.given)
-        else:
-            small = self.given
+        small = self.given if self.given.setting.layer is None else cases.small_case(self.given)
+        later: list[Callable[[], Iterator[Question]]] = []   # questions that come after the times
         if not broken and not (right if small is self.given else self._small_is_right(small, gradients)):
             self._skip(("noncontiguous", "batch_one", *habits.KEYS), cases.already_wrong(small, self.trial.given))
         else:
             self._layouts(small, gradients)
             if not broken:
                 self.emit(Event("check", "without gradients, after .eval(), twice at once"))
-                self.questions += habits.ask(self.trial, small, gradients=gradients)
+                self.questions += habits.ask(self.trial, small, gradients=gradients, later=later if self.times_first else None)
                 self.questions.append(other_values.ask(self.trial, small, gradients=gradients))
         self._others("empty_batch", [cases.with_batch(small, 0, "an empty batch")], gradients)
         if self.trial.device != "cpu" and not broken:
@@ -110,6 +108,9 @@ class Examination:
         self._kernelbench()
         self.trial.candidate.note_what_ran()   # the timing may end the process
         self._times()
+        for ask in later:
+            self.emit(Event("check", "one gradient alone, frozen parameters"))
+            self.questions += ask()
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "graphs, torch.compile"))
             self.questions += gpu_questions.ask_last(self.trial, self.given, given)
