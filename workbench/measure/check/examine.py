@@ -435,8 +435,7 @@ class Examination:
 
     def _kernelbench(self) -> None:
         self.emit(Event("check", "KernelBench's own verdict"))
-        values = kernelbench.beside(self.trial, self.given, self.questions)
-        self.found = replace(self.found, kernelbench=KernelBench((), values))
+        self.found = replace(self.found, kernelbench=KernelBench((), kernelbench.beside(self.trial, self.given, self.questions)))
 
     def _times(self) -> None:
         failed = [q for q in self.questions if q.answer is Answer.FAILED and q.key in
