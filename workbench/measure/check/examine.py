@@ -80,8 +80,7 @@ class Examination:
         self._given(self._of_whole_numbers(given))
         self.errors = given.errors
         self.raised = next((p.seen for p in given.problems if p.about == "call" and p.status is Status.LAUNCH_FAILED), "")
-        broken = given.problem("call", "kind") is not None
-        gradients = given.problem("gradients", "call") is None
+        broken, gradients = given.problem("call", "kind") is not None, given.problem("gradients", "call") is None
         if not broken:
             self._range(given)
             self._same_bits(given)
@@ -435,7 +434,8 @@ class Examination:
 
     def _kernelbench(self) -> None:
         self.emit(Event("check", "KernelBench's own verdict"))
-        self.found = replace(self.found, kernelbench=KernelBench((), kernelbench.beside(self.trial, self.given, self.questions)))
+        values = kernelbench.beside(self.trial, self.given, self.questions)
+        self.found = replace(self.found, kernelbench=KernelBench((), values))
 
     def _times(self) -> None:
         failed = [q for q in self.questions if q.answer is Answer.FAILED and q.key in
