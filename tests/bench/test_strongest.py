@@ -100,6 +100,7 @@ def test_an_older_session_has_one_line_that_says_why(tmp_path: Path, older: Sess
     assert alone[0].strongest is None and alone[0].ratio == pytest.approx(5.0)
     assert "against the strongest PyTorch" not in text.means(summary(alone, "tf32"))[0]
     assert "2.00× against the strongest PyTorch (1 of them)" in text.means(summary(both, "tf32"))[0]
+    assert summary([*both, *alone], "tf32").strongest is None   # a mean of few cells says nothing of the others
 
 
 def test_the_tables_of_each_suite_and_dtype_have_both_ratios(tmp_path: Path, older: Session) -> None:

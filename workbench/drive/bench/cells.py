@@ -113,7 +113,8 @@ class Summary:
     missed: int
     ratio: float | None
     of_floor: float | None
-    strongest: float | None = None    # mean ratio over the `asked` cells whose formulations were measured
+    # The mean ratio over the `asked` cells whose formulations were measured; None if these are fewer than half of the cells.
+    strongest: float | None = None
     asked: int = 0
     left: int = 0                     # cells slower than PyTorch
     with_left: float | None = None    # mean ratio if PyTorch computes the `left` cells
@@ -251,7 +252,8 @@ def summary(cells: Sequence[Cell], precision: str) -> Summary:
     shares = [c.of_floor for c in mine if c.of_floor]
     strongest = [c.strongest_ratio for c in mine if c.strongest_ratio]
     return Summary(precision, len(mine), len(ratios), sum(bool(c.missed) for c in mine), geometric_mean(ratios),
-                   geometric_mean(shares), geometric_mean(strongest), len(strongest), sum(r < 1 for r in ratios),
+                   geometric_mean(shares), geometric_mean(strongest) if 2 * len(strongest) >= len(ratios) else None,
+                   len(strongest), sum(r < 1 for r in ratios),
                    geometric_mean([max(r, 1.0) for r in ratios]))
 
 
