@@ -378,6 +378,8 @@ class Examination:
                 self._skip((key,), f"The reference ended: {error.headline}")
                 return
             found = outcome.problem("call", "kind", "values", "gradients", "gradient_values")
+            if found is None and key == "other_sizes":
+                found = magnitudes.under_no_grad(self.trial, outcome)
             if found is None and key == "other_arguments" and drawn_alike:
                 found = self._other_draw(case)
             if found is not None and case.setting.layer is None and not drawn.alike(self.trial, case):
@@ -429,8 +431,6 @@ class Examination:
         differs = drawn.unequal(self.trial, how)
         return Problem("state", Status.MISMATCH, differs, "Draw the parameters as the reference does, whatever the arguments."
                        ) if differs else None
-
-    # -- what it means ------------------------------------------------------------------------------------------
 
     def _kernelbench(self) -> None:
         self.emit(Event("check", "KernelBench's own verdict"))

@@ -156,9 +156,7 @@ class LoadState(Request[StateLoaded]):
 
 @dataclass(frozen=True)
 class OfModule(Request[R_co]):
-    """The module is called."""
-
-    module: str
+    module: str   # which is called
 
 
 @dataclass(frozen=True)
@@ -331,8 +329,10 @@ class Copied(AsTrained):
     op = "copied"
 
 
+@dataclass(frozen=True)
 class SecondDerivative(DailyUse):
     op = "second_derivative"
+    of_parameters: bool = False   # of the gradients of these, too
 
 
 @dataclass(frozen=True)

@@ -176,9 +176,9 @@ def second_backward(module: torch.nn.Module, request: SecondBackward, tensors: T
         given_backward(output, grad_output.clone()).backward()
         output = module(*xs)
         if request.in_place:
-            output.mul_(2)
+            output.mul_(-2)   # a mask that is read from the output then changes
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(given_backward(output, grad_output / 2 if request.in_place else grad_output).backward).result()
+            thread.submit(given_backward(output, grad_output / -2 if request.in_place else grad_output).backward).result()
         kept = [(n, w.grad) for n, w in zip(request.gradients, wanted, strict=True) if w.grad is not None]
     return Habit(first=tuple(n for n, _ in kept)), [g / request.factor for _, g in kept]
 
@@ -249,9 +249,9 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
 
 def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Parameters that were changed in place, as an optimizer does: what state_dict() then has of them, output, output
-    under no_grad, and gradients. Then the output after the same change through .data, which no version counts. Then for each
-    of `layouts` output and gradients with other Parameter objects of these values in their place, whose memory has that
-    layout; the answer names the gradients of each."""
+    under no_grad, and gradients. Then the output after one value of each was changed through .data, which no version counts,
+    also under no_grad. Then for each of `layouts` output and gradients with other Parameter objects of these values in their
+    place, whose memory has that layout; the answer names the gradients of each."""
     count = len(tensors) - len(request.parameters)
     values = [v.to(device) for v in tensors[count:]]
     (xs,), grad_outputs = sets_of(request, tensors[:count], device)
@@ -270,14 +270,18 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
         there, grads = named_gradients(request.gradients, wanted, output, grad_outputs[0].clone()) if grad_outputs else ((), [])
         with torch.no_grad():
             plain = module(*xs).detach()
-        overwrite(parameters, request.parameters, kept)
+        overwrite(parameters, request.parameters, [_but_for_one(v, k) for v, k in zip(values, kept, strict=True)])
         module(*xs)
+        with torch.no_grad():
+            module(*xs)
         for name, value in zip(request.parameters, values, strict=True):
             parameters[name].data.copy_(value)
-        unversioned = module(*xs).detach()
+        unversioned = [module(*xs).detach()]
+        with torch.no_grad():
+            unversioned.append(module(*xs).detach())
     finally:
         overwrite(parameters, request.parameters, kept)
-    results = [*saved, output.detach(), plain, *grads, unversioned]
+    results = [*saved, output.detach(), plain, *grads, *unversioned]
     names = []
     with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):  # not of every module, a scripted one for example
         for layout in request.layouts:
@@ -295,6 +299,15 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
             names.append(theirs)
             results += [output.detach(), *grads]
     return Habit(first=there, choices=tuple(names)), results
+
+
+def _but_for_one(values: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """The values, except the one that has changed most: that is the old one."""
+    almost = values.clone(memory_format=torch.contiguous_format)
+    if almost.numel():
+        place = int((values - old).abs().argmax())
+        almost.view(-1)[place] = old.reshape(-1)[place]
+    return almost
 
 
 def eval_alone(module: torch.nn.Module, request: EvalAlone, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:

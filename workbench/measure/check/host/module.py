@@ -17,6 +17,7 @@ from typing import Any
 from zlib import crc32
 
 import torch
+import torch._compile
 from torch import nn
 from torch.nn import functional
 from torch.nn.modules import module as modules
@@ -185,8 +186,15 @@ def settings_now() -> Settings:
         "threads of Python": threading.active_count()}
     found |= _of_the_process()
     for place, holder in _PLACES.items():
-        found |= {f"{place}.{name}": id(one) for name, one in vars(holder).items() if callable(one)}
+        found |= {f"{place}.{name}": id(_own(one)) for name, one in vars(holder).items() if callable(one)}
     return found
+
+
+def _own(function: Any) -> Any:
+    """Without the wrapper that importing torch._dynamo puts around torch.manual_seed."""
+    code = getattr(function, "__code__", None)
+    wraps = code is not None and code.co_filename == torch._compile.__file__
+    return getattr(function, "__wrapped__", function) if wraps else function
 
 
 def _of_the_process() -> Settings:

@@ -193,15 +193,16 @@ def _touched(module: torch.nn.Module, request: Altered, tensors: Tensors, device
 def second_derivative(module: torch.nn.Module, request: SecondDerivative, tensors: Tensors, device: str
                       ) -> tuple[Habit, Tensors]:
     """The gradients of the sum of the squares of the gradients of all inputs, as a gradient penalty needs them; also that of
-    grad_output. The answer names those that there are."""
+    grad_output. With `of_parameters` the gradients of the parameters count, too; the squares of each are divided by their sum,
+    so that each has the same weight. The answer names those that there are."""
     (xs,), (grad_output,) = sets_of(request, tensors, device)
     wanted = [*tensors_of(module, request.gradients, xs), grad_output.requires_grad_()]
     names = (*request.gradients, "grad_output")
-    first = torch.autograd.grad((module(*xs) * grad_output).sum(), [w for n, w in zip(names, wanted, strict=True)
-                                                                    if n.startswith("input ")],
-                                create_graph=True, allow_unused=True)
+    first = torch.autograd.grad((module(*xs) * grad_output).sum(), [w for n, w in zip(names, wanted, strict=True) if (
+        request.of_parameters and n != "grad_output" or n.startswith("input "))], create_graph=True, allow_unused=True)
+    squares = [g.square().sum() for g in first if g is not None and g.requires_grad]
     with fresh_grads(module):   # `backward` runs every node, also that by which once_differentiable raises
-        torch.stack([g.square().sum() for g in first if g is not None]).sum().backward()
+        torch.stack([s / s.detach() if request.of_parameters and s else s for s in squares]).sum().backward()
         found = {n: w.grad for n, w in zip(names, wanted, strict=True) if w.grad is not None}
     return Habit(first=tuple(found)), [*found.values()]
 

@@ -37,6 +37,7 @@ _MOST_TWICE = 1 << 20   # values of the inputs of a case of more than twice the 
 _BATCHES = (67, 131, 263, 521, 1031)   # primes: a file that computes so many samples at a time leaves a rest
 # A long row: its positions do not fit into 16 bits with sign, its outputs not into 16 bits. Its values; at most so many bytes.
 _FAR_IN, _FAR_OUT, _MOST_FAR, _FAR_BYTES = (1 << 15) + 333, (1 << 16) + 165, 1 << 20, 64 << 20
+_LONG_SIDE, _LONG_SEQUENCE = 1100, 2100
 _FAR_S = 1.0   # seconds that such a row may take, as a shorter one shows
 
 
@@ -135,6 +136,10 @@ def sizes(given: Case) -> Iterator[Case]:
         yield replace(case, name="more than twice the given size")
     if (case := _many_of_layer(given)) is not None:
         yield case
+    for place in range(given.setting.layer.dims) if given.setting.layer.dims > 1 else ():   # a block has 1024 threads at most
+        size = tuple(_LONG_SIDE if d == place else n for d, n in enumerate((2, 3, 4)[:given.setting.layer.dims]))
+        if (case := resized(_narrow(given), 1, size)) is not None and prod(case.workload.output_shape) <= _MOST_TWICE:
+            yield replace(case, integers=False, name=f"{_LONG_SIDE} positions in dimension {place + 2}")
     if given.setting.layer.dims == 1 and (case := _far(given)) is not None:
         yield replace(case, name=f"batch 1 and {case.shapes[0][-1]} positions")
 
@@ -276,9 +281,11 @@ def few_channels(given: Case) -> Case | None:
 
 
 def small_case(case: Case) -> Case:
-    """Batch 2 and a few positions, more where the padding would crop all of them."""
+    """Batch 2 and a few positions, more where the padding would crop all of them. A row has a multiple of 8: code for such rows
+    loads several values at once."""
     layer = case.setting.layer
-    size = tuple(min(n, _SMALL[layer.dims] + d) for d, n in enumerate(case.shapes[0][2:]))
+    *before, last = (min(n, _SMALL[layer.dims] + d) for d, n in enumerate(case.shapes[0][2:]))
+    size = (*before, min(case.shapes[0][-1], last + -last % 8))
     while True:
         found = resized(case, 2, size)
         if found is not None:
@@ -379,7 +386,7 @@ def _many_samples(given: Case, batch: int) -> Case | None:
 def _other_dimensions(given: Case) -> Iterator[Case]:
     """One larger and more than twice as large: those not changed by `_generic_sizes`. Together in all inputs that have the
     number at the same place; where that is refused, a product may sum over it, at another place in each input. Of several
-    inputs also one alone: each dimension one larger."""
+    inputs also one alone: each dimension one larger, then one smaller."""
     seen = {given.shapes}
     for place, shape in enumerate(given.shapes):
         for d, n in enumerate(shape):
@@ -390,9 +397,8 @@ def _other_dimensions(given: Case) -> Iterator[Case]:
                      f"dimension {d} {size}"),
                     (tuple(tuple(size if m == n else m for m in s) for s in given.shapes),
                      f"{size} for each dimension of {n}"))]
-            if len(given.shapes) > 1:
-                tried.append((tuple((*s[:d], n + 1, *s[d + 1:]) if i == place else s for i, s in enumerate(given.shapes)),
-                              f"dimension {d} of input {place} {n + 1}"))
+            tried += [(tuple((*s[:d], size, *s[d + 1:]) if i == place else s for i, s in enumerate(given.shapes)),
+                       f"dimension {d} of input {place} {size}") for size in (n + 1, n - 1) if size and len(given.shapes) > 1]
             for shapes, where in tried:
                 if shapes not in seen and sum(map(prod, shapes)) <= _MOST_TWICE:
                     seen.add(shapes)
@@ -415,6 +421,10 @@ def _long_rows(given: Case) -> Iterator[Case]:
         if took > _LONG_S:
             return
     one = with_batch(given, 1, "")
+    rows = given.shapes[0][-2] if given.shapes and len(given.shapes[0]) == 3 else 0   # as of a sequence of vectors
+    shapes = tuple((*s[:-2], _LONG_SEQUENCE, s[-1]) if len(s) > 2 and s[-2] == rows else s for s in one.shapes)
+    if 0 < rows < _LONG_SEQUENCE and sum(map(prod, shapes)) <= _MOST_LONG:
+        yield replace(given, shapes=shapes, name=f"second to last dimension {_LONG_SEQUENCE}", long=True, far=True)
     shapes = tuple((*s[:-1], _FAR_OUT) if len(s) > 1 and s[-1] == last else s for s in one.shapes)
     if took * _FAR_OUT / _LONG[-1] < _FAR_S and shapes != one.shapes and sum(map(prod, shapes)) <= _MOST_FAR:
         yield replace(given, shapes=shapes, name=f"last dimension {_FAR_OUT}", long=True, far=True)

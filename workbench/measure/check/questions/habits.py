@@ -436,9 +436,9 @@ class _Habits(OfNetworks):
         facts, results = self._asks[0].ask(request, self.trial.how(outcome.case), given, self._asks[1])
         there, saved = list(facts.first) if names else [], results[:len(changed)]
         results = results[len(changed):]
-        unversioned, *rest = results[2 + len(there):] or [None]
+        unversioned, rest = results[2 + len(there):4 + len(there)], results[4 + len(there):]
         others = split(layouts[:len(facts.choices)], facts, rest)
-        if others is None or unversioned is None:
+        if others is None or len(unversioned) != 2:
             return OTHER_COUNT
         if stale := [n for (n, v), now in zip(changed.items(), saved, strict=True) if not same_bits(now.to(v.dtype), v)]:
             return f"After a change in place its state_dict has the old values of {stale[0]}."
@@ -449,17 +449,22 @@ class _Habits(OfNetworks):
                                *[("Then under no_grad", outcome, {"output": results[1]})][:self.right_without],
                                *((f"With other Parameter objects{_IN_MEMORY[one]}", outcome, there) for one, there in
                                  others.items()),
-                               (_BY_DATA, outcome, {"output": unversioned})))
+                               *((_BY_DATA, outcome, {"output": one}) for one in unversioned[:1 + self.right_without])))
 
     def _changed_little(self, outcome: Outcome) -> str:
         """The same call after a few values have changed. A file may keep something made of the parameters that a sample or the
         sum of their values does not show to be old."""
+        how = self.trial.how(outcome.case)
+        self.trial.candidate.call(how, outcome.inputs, state=outcome.state, no_grad=True)
         for words, state in little_changed(outcome.names, outcome.state, self.trial.generator):
             with suppress(NotForReference):
                 other = self.trial.run(outcome.case, gradients=outcome.grad_output is not None, values=outcome.inputs,
                                        state=state)
                 if problem := other.problem(*OF_A_CALL):
                     return f"After {words}: {problem.seen}"
+                plain = self.trial.candidate.call(how, outcome.inputs, state=state, no_grad=True)[1][:1]
+                if plain and self.right_without and (said := self._wrong(other, {"output": plain[0]})):
+                    return f"After {words}, under no_grad: {said}"
         return ""
 
     def _many_calls(self) -> str:

@@ -32,7 +32,7 @@ from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
 from ..host.tf32 import DOWN, ROUNDINGS
 from ..host.tf32 import UP as UPWARDS
-from ..trialrun import NotForReference, Outcome, Problem, TrialRun, wide
+from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
 from . import cases
 
 UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below the normal numbers of float16
@@ -102,6 +102,25 @@ def wrong(trial: TrialRun, outcome: Outcome, got: dict[str, torch.Tensor]) -> st
     about = replace(outcome, case=replace(outcome.case, long=True), problems=[], got=got, errors=dict(outcome.errors))
     trial.compare(about)
     return about.problems[0].seen if about.problems else ""
+
+
+def under_no_grad(trial: TrialRun, outcome: Outcome) -> Problem | None:
+    """What is wrong with the output without gradients, for which a file may have other code, in a case that is right with them.
+    None if the reference's output is another one then, too."""
+    how, no_grad = trial.how(outcome.case), {"layout": outcome.case.layout, "no_grad": True}
+    try:
+        got = trial.candidate.call(how, outcome.inputs, state=outcome.state if trial.loads_state else None, **no_grad)[1][:1]
+        said = wrong(trial, outcome, {"output": got[0]}) if got else ""
+        found = Problem("values", Status.MISMATCH, f"Under no_grad: {said}") if said else None
+    except (Raised, Ended) as error:
+        found = problem_of(error)
+    if found is None:
+        return None
+    try:
+        theirs = trial.reference.call(how, outcome.inputs, state=outcome.state, **no_grad)[1][:1]
+    except Raised:
+        return None
+    return found if theirs and not wrong(trial, outcome, {"output": theirs[0]}) else None
 
 
 def wrong_beside(trial: TrialRun, outcome: Outcome, got: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], said: str

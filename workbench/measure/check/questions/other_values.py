@@ -33,8 +33,10 @@ _FEW = "of which only four differ"
 _OF_STATE = ("one channel of each parameter zero", "all parameters zero", "all taps of a weight equal")
 _ONE_SIGN, _SPARSE = "above zero", "nearly all zero"
 _FLIPPED, _ONE_VALUE = "the masks of booleans flipped", "a row of equal whole numbers"
+_HALVED = "every other whole number halved"
 _NAN, _HUGE = "one NaN among the inputs", "one value 1e5 times larger than the others"
 _TIMES, _GENEROUS = 1e5, 8.0   # of an error, beside the huge value
+_SMALL, _DIGITS, _NORMAL, _FEWEST = 1e-4, 1e-4, 1e-30, 8   # of outputs that a formula may lose
 _TRIES = 3   # places of a NaN: the reference may not use each
 _MORE = 4.0   # factor for every eighth changed parameter
 _CHANGED = 0.2  # a changed parameter differs by at most this share of its value
@@ -48,13 +50,22 @@ def ask(trial: TrialRun, given: Case, *, gradients: bool) -> Question:
     between both sides is right: only NaN and infinite gradients count there. Equal values may share their gradients in any
     way, so the sums are compared."""
     right: list[str] = []
+    warned: list[tuple[str, Problem]] = []
     free = not (trial.drawn is not None and any(trial.drawn.structures)) and any(x.is_floating_point() for x in trial.given)
-    if free and (wrong := _of_inputs(trial, given, right, gradients=gradients)):
-        return wrong
+    for said, problem in _of_inputs(trial, given, gradients=gradients) if free else ():
+        if problem is None:
+            right.append(said)
+        elif trial.drawn is None:
+            return _wrong_for([(said, problem)], Answer.FAILED)
+        else:
+            warned.append((said, problem))
     for said, problem in _that_only_warn(trial, given, gradients=gradients):
-        if problem is not None:
-            return _wrong_for(said, problem, Answer.WARNED)
-        right.append(said)
+        if problem is None:
+            right.append(said)
+        else:
+            warned.append((said, problem))
+    if warned:
+        return _wrong_for(warned, Answer.WARNED)
     if not right:
         why = "the reference does not accept other values" if free else \
             "other values would not have the structure that get_inputs() gives them"
@@ -62,8 +73,8 @@ def ask(trial: TrialRun, given: Case, *, gradients: bool) -> Question:
     return Question(_KEY, _ASKED, Answer.PASSED, f"Yes: with {'; '.join(right)}.")
 
 
-def _of_inputs(trial: TrialRun, given: Case, right: list[str], *, gradients: bool) -> Question | None:
-    """The question if the file is wrong for changed inputs or parameters. `right` gets those for which it is right."""
+def _of_inputs(trial: TrialRun, given: Case, *, gradients: bool) -> Iterator[tuple[str, Problem | None]]:
+    """Changed inputs or parameters, and what is wrong for each."""
     one_sign = any(x.is_floating_point() and bool((x >= 0).all() or (x <= 0).all()) for x in trial.given)
     asked: list[tuple[str, float | str]] = [("half of them zero", 0.0)]
     if trial.drawn is None:
@@ -91,10 +102,23 @@ def _of_inputs(trial: TrialRun, given: Case, right: list[str], *, gradients: boo
                 problem = outcome.problem("call", "values", *("gradients", "gradient_values") * _exact(outcome))
         except (NotForReference, Ended):
             continue
-        if problem is not None:
-            return _wrong_for(said, problem, Answer.FAILED if trial.drawn is None else Answer.WARNED)
-        right.append(said)
-    return None
+        yield said, problem or (_small_are_lost(outcome) if trial.drawn is not None else None)
+
+
+def _small_are_lost(outcome: Outcome) -> Problem | None:
+    """Outputs far below the largest one that PyTorch computes with all digits, and the file with none: 1 + x loses them, for
+    example, where log1p(x) does not. The distance of all outputs does not show it."""
+    expected, own, got = (found.get("output") for found in (outcome.expected, outcome.own, outcome.got))
+    if expected is None or own is None or got is None or not expected.is_floating_point() or not expected.numel():
+        return None
+    expected = expected.double()
+    size = expected.abs()
+    small = (size > _NORMAL) & (size < _SMALL * size.max()) & ((own.double() - expected).abs() < _DIGITS * size)
+    lost = int((small & ~((got.double() - expected).abs() < size / 2)).sum())
+    if (count := int(small.sum())) < _FEWEST or 4 * lost < count:
+        return None
+    return Problem("values", Status.MISMATCH, f"{numbers.count(lost)} of {numbers.count(count)} outputs that are "
+                   f"{1 / _SMALL:g} times smaller than the largest one have no right digit. Those of PyTorch have.")
 
 
 def _that_only_warn(trial: TrialRun, given: Case, *, gradients: bool) -> Iterator[tuple[str, Problem | None]]:
@@ -106,7 +130,7 @@ def _that_only_warn(trial: TrialRun, given: Case, *, gradients: bool) -> Iterato
         except (NotForReference, Ended):
             continue
         # Beside 1e9 a right formula may have large rounding errors.
-        about = ("values", *("gradients", "gradient_values") * (said in (_FLIPPED, _ONE_VALUE)))
+        about = ("values", *("gradients", "gradient_values") * (said in (_FLIPPED, _ONE_VALUE, _HALVED)))
         of_values = outcome.problem(*about) if said != _OF_MASK and _exact(outcome) else _not_finite(outcome, "values")
         yield said, outcome.problem("call") or of_values or _not_finite(outcome, "gradient_values")
     places = [place for place, x in enumerate(trial.given) if x.is_floating_point() and x.numel() > 1 and (
@@ -181,6 +205,7 @@ def _masked(trial: TrialRun, given: Case) -> Iterator[tuple[str, list[torch.Tens
     sums = [place for place, s in enumerate(structures) if s and s.word == OF_SUM_1]
     for said, places, change in (("a sample of zeros", free, _without_first), (_OF_MASK, free, _masked_row),
                                  *(("rows of a single 1", [place], _one_hot) for place in sums), (_FLIPPED, masks, _flipped),
+                                 (_HALVED, whole, _every_other_halved),
                                  *((_ONE_VALUE, [place], partial(_row_of_one, _least(trial, given, place)))
                                    for place in whole if kinds[place].dim()),
                                  ("-100 in every other place of the whole numbers", whole, _ignored)):
@@ -204,6 +229,13 @@ def _least(trial: TrialRun, given: Case, place: int) -> int:
     """The smallest whole number of some draws, which often is that of padding."""
     return min(int(x.min()) if x.numel() else 0 for x in (
         trial.given[place], *(trial.inputs(given)[place] for _ in range(_TRIES))))
+
+
+def _every_other_halved(x: torch.Tensor) -> torch.Tensor:
+    """As lengths of sequences differ in a batch."""
+    changed = x.flatten().clone()
+    changed[1::2] //= 2
+    return changed.view(x.shape)
 
 
 def _without_first(x: torch.Tensor) -> torch.Tensor:
@@ -235,8 +267,10 @@ def _not_finite(outcome: Outcome, about: str) -> Problem | None:
     return next((p for p in outcome.problems if p.about == about and p.status is Status.NON_FINITE), None)
 
 
-def _wrong_for(said: str, problem: Problem, answer: Answer) -> Question:
-    return Question(_KEY, _ASKED, answer, f"No. With {said}: {problem.seen}",
+def _wrong_for(wrong: Sequence[tuple[str, Problem]], answer: Answer) -> Question:
+    (said, problem), *others = wrong
+    more = f" Also wrong with {'; '.join(other for other, _ in others)}." if others else ""
+    return Question(_KEY, _ASKED, answer, f"No. With {said}: {problem.seen}{more}",
                     "See whether the file may get such values. Then compute what the reference computes.", str(problem.status))
 
 
