@@ -25,6 +25,7 @@ from .module import BeforeCalls, random_states
 
 _ALONE = 2                     # users of the memory of one tensor: the tensor, and whoever counts
 _monotonic = time.monotonic    # taken before a foreign file may replace it
+_AGAIN = 4   # calls with one weight: another one may then lie where an earlier one lay
 _FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
 _LARGER = 2.0**13   # factor of a grad_output
 _RECORDS = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
@@ -89,7 +90,8 @@ def two_instances(module: torch.nn.Module, other: torch.nn.Module, request: TwoI
 
 def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """The weights are computed in each call: they are the parameters times a factor. The output without gradients for each
-    factor, then the gradients for the last one."""
+    factor, then the gradients for the last one. Of several calls, in which the weights lie in other memory, the largest
+    difference is added to the first output."""
     (xs,), grad_outputs = sets_of(request, tensors, device)
     times = _Times()
     owners = [(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in request.parameters]
@@ -101,7 +103,11 @@ def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensor
             done.append((owner, name))
         with torch.no_grad():
             for times.factor in request.factors:
-                results.append(module(*xs).clone())
+                first = module(*xs).clone()
+                apart = torch.zeros_like(first)
+                for _ in range(_AGAIN):
+                    apart = torch.maximum(apart, (module(*xs) - first).abs())
+                results.append(first + apart)
         if not grad_outputs:
             return Habit(), results
         original = {whole: owner.parametrizations[name].original

@@ -415,8 +415,12 @@ class _Habits(OfNetworks):
             except NotForReference as error:
                 raise Not(f"The reference does not accept other parameters: {error}") from error
             problem = outcome.problem(*OF_A_CALL)
-            return problem.seen if problem else self._stepped(outcome) or self._changed_little(outcome) or \
+            if problem:
+                return problem.seen
+            said = self._stepped(outcome)
+            others = "" if said and not said.startswith(_BY_DATA) else self._changed_little(outcome) or \
                 self._parametrized() or self._treated(outcome)
+            return others or said   # a warning comes last
         question = self._question("parameters", wrong, "Yes: loaded, changed in place, and replaced.")
         return [question.as_warning() if question.seen.startswith(f"No. {_BY_DATA}") else question]
 
