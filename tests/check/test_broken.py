@@ -3,9 +3,11 @@ The self-test as a whole: every attack that the CPU can show gets its status. Wh
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from workbench.core.answers import Answer
 from workbench.drive.checking import selftest
 from workbench.drive.checking.attacks import attacks
 from workbench.drive.checking.check import Check, CheckRequest, check, judge_process
+from workbench.measure.check.text import reached
 
 from ..drive.conftest import until
 from . import models
@@ -122,3 +125,98 @@ def test_a_judge_that_runs_out_of_memory_says_so_and_keeps_what_was_answered() -
     assert told.seen.startswith("No. It stopped at an unexpected reply: ") and told.advice == "Report this, with the file."
     assert "MemoryError" in told.seen or "can't allocate memory" in told.seen
     assert report.question("builds").answer == "PASSED" and not report.ran
+
+
+_PARTS = """
+import torch
+from torch import nn
+try:
+    import triton
+except ImportError:
+    triton = None
+
+def other(x):
+    return x * 3
+
+class Unused(nn.Module):
+    def forward(self, x):
+        return x
+
+class ModelNew(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.n = n
+        if n < 0:
+            raise ValueError("n")
+    def extra_repr(self):
+        return "x"
+    def half(self):
+        return self
+    def forward(self, x):
+        y: int
+        if x.shape[0] == 67:
+            return other(x)
+        elif self.n == 3:
+            z = 1 if x.dim() == 3 else 2
+        w = {3: lambda x: x + 1}.get(x.dim(), other)
+        try:
+            assert x.shape[0] != 5
+        except AssertionError:
+            return x
+        for i in range(z):
+            if i == 7:
+                continue
+        flat = x.dim() == 9 and other(x)
+        if x.dim() == 3:
+            return x * 2
+        x = x + 1
+        return x
+if __name__ == "__main__":
+    print(1)
+"""
+_NOT_RUN = ["line 10 (other is never called)", "line 25 (half is never called)", "line 29 (`x.shape[0] == 67` is never true)",
+            "line 31 (`x.dim() == 3` is always true)", "line 32 (a lambda is never called)",
+            "line 36 (`except AssertionError` is never entered)", "line 39 (`i == 7` is never true)",
+            "line 40 (`other(x)` is never computed)", "lines 43–44 (after a return that always happens)"]
+
+
+_RECORD = """
+import json, sys
+from workbench.measure.check.host import lines
+text, calls = json.loads(sys.argv[1])
+recorder, code = lines.Recorder(), compile(text, lines.FILE, "exec", dont_inherit=True)
+recorder.begin(code)
+exec(code, namespace := {"__name__": "model_file"})
+exec(calls, namespace)
+print(json.dumps(recorder.record))
+"""
+
+
+def _record(text: str, calls: str) -> tuple[str, ...]:
+    """What a new Python records of that text while it runs the calls."""
+    ran = subprocess.run([sys.executable, "-c", _RECORD, json.dumps([text, calls])], check=True, capture_output=True, text=True)
+    return tuple(json.loads(ran.stdout))
+
+
+def test_parts_that_no_call_runs_are_named_with_their_condition() -> None:
+    first = _record(_PARTS, "import torch; ModelNew(3)(torch.ones(2, 3, 4))")
+    found = reached.parts_that_did_not_run(_PARTS, "ModelNew", reached.joined([first]))
+    assert [part.text for part in found] == _NOT_RUN
+    both = reached.joined([first, _record(_PARTS, "import torch; ModelNew(3)(torch.ones(67, 3, 4))")])
+    assert [part.text for part in reached.parts_that_did_not_run(_PARTS, "ModelNew", both)] == [
+        one for one in _NOT_RUN if "67" not in one and "other is" not in one]
+    assert reached.joined([first, first[1:]]) is None and reached.joined([("x",)]) is None
+    assert reached.parts_that_did_not_run("pass", "ModelNew", [1] * 3) is None   # a record of another text
+
+
+def test_a_report_names_what_no_question_has_run(checked_anew) -> None:
+    text = models.RIGHT.replace("        return torch.relu", "        if x.shape[0] == 97:\n            x = x + 1\n"
+                                                            "        return torch.relu")
+    line = next(n for n, words in enumerate(text.splitlines(), 1) if "x = x + 1" in words)
+    question = checked_anew(text).question("reached")
+    assert question.answer is Answer.NOTE and f"line {line} (`x.shape[0] == 97` is never true)" in question.seen
+    report = checked_anew(models.RIGHT)
+    assert report.question("reached").answer is Answer.PASSED and report.badge.endswith("PASSED")
+    lost = checked_anew(text.replace("import torch\n", "import sys\nimport torch\n", 1).replace(
+        "        if x.shape[0] == 97", "        sys.settrace(None)\n        if x.shape[0] == 97"))
+    assert lost.question("reached").answer is Answer.NOTE   # what a file hides was not seen to run

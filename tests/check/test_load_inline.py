@@ -216,3 +216,59 @@ def test_a_line_of_nvcc_is_told_as_the_line_of_the_file() -> None:
     asked = FirstError("the file", 7, "'wieght' was not declared; did you mean 'weight'?")
     assert headline("g++", asked) == f"g++ stopped at the file, line 7: {asked.message}"
     assert headline("nvcc", FirstError(None, None, "out of registers.")) == "nvcc stopped: out of registers."
+
+
+_WITH_BRANCHES = '''
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = r"""
+#include <torch/extension.h>
+#include <cuda_runtime.h>
+__global__ void twice(const float* x, float* y, int n, int row) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  float value = x[i];
+  if (i == 999999) value += 1;
+  if (row == 777) {
+    value *= 1.01f;
+    value += 1;
+  }
+  y[i] = 2 * value;
+}
+torch::Tensor twice_all(torch::Tensor x) {
+  x = x.contiguous();
+  auto y = torch::empty_like(x);
+  int n = x.numel();
+  twice<<<(n + 64) / 64, 64>>>(x.data_ptr<float>(), y.data_ptr<float>(), n, x.size(-1));
+  if (cudaGetLastError() != cudaSuccess) throw 1;
+  return y;
+}
+"""
+module = load_inline(name="twice", cpp_sources="torch::Tensor twice_all(torch::Tensor x);", cuda_sources=cuda_source,
+                     functions=["twice_all"])
+
+
+class ModelNew(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return 2 * y if torch.is_grad_enabled() or y.dtype != torch.float32 else module.twice_all(y)
+'''
+
+
+def test_branches_of_cuda_that_no_question_runs_are_named(checked) -> None:
+    """A line that runs only in part, and a block. Lines that only report errors are not named."""
+    reference = ("import torch\nfrom torch import nn\nclass Model(nn.Linear):\n    def forward(self, x):\n"
+                 "        return 2 * super().forward(x)\ndef get_inputs():\n    return [torch.randn(3, 5)]\n"
+                 "def get_init_inputs():\n    return [5, 7]\n")
+    text = with_small_headers(_WITH_BRANCHES, runs=True)
+    report = checked(text, reference=reference)
+    assert failed(report) == {}
+    line = {words.strip(): number for number, words in enumerate(text.splitlines(), 1)}
+    first, block = line["if (i == 999999) value += 1;"], line["if (row == 777) {"]
+    assert report.question("reached").seen == (
+        "No. No question ran 2 parts of its Python text and its CUDA, so nothing is known of them: "
+        f"line {first} (one side of `if (i == 999999) value += 1;` never runs); "
+        f"lines {block}–{block + 2} (one side of `if (row == 777) {{` never runs).")
+    assert report.question("reached").seen.removeprefix("No. ") in report.evidence

@@ -87,8 +87,8 @@ def native_parts(text: str, calls: Sequence[InlineCall], lines: Sequence[NativeL
         else:
             place = in_the_file(FirstError(one.source, one.line, ""), text, calls[one.call])
             line = place.line if place and place.file == "the file" and place.line else one.line
-            why = "one side of" if one.half else "never runs:"
-            parts.append(Part(line, line, f"{why} `{shortened(said)}`", "" if line != one.line or place.file == "the file"
+            why = f"one side of `{shortened(said)}` never runs" if one.half else f"`{shortened(said)}` never runs"
+            parts.append(Part(line, line, why, "" if line != one.line or place.file == "the file"
                               else one.source))
     return parts
 
