@@ -19,7 +19,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -77,8 +77,8 @@ _CLASS = re.compile(r'Module \[(\w{1,200})\] is missing the required "forward" f
 # What PyTorch imports at a first call, which takes as long as importing torch: torch.compile; a CUDA graph with its backward.
 _LATER = {"compiler": "torch._inductor.compile_fx", "benchmark": "torch.fx.experimental.symbolic_shapes",
           "spare": "torch.fx.experimental.symbolic_shapes"}
-# Timed calls, and those in which torch.compile reads the code.
-_NOT_RECORDED = ("compiled", "graphed", "warm_up", "prepare", "prepare_way", "renew", "run")
+# All that belongs to timed calls, and the calls in which torch.compile reads the code.
+_NOT_RECORDED = ("compiled", "graphed", "warm_up", "open_slots", "prepare", "prepare_way", "drop_ways", "renew", "run")
 R = TypeVar("R")
 
 
@@ -98,13 +98,13 @@ class Host:
 
     def answer(self, request: Request[R], tensors: Tensors) -> tuple[R, Tensors]:
         """What the operation gives: the answer of its type, and tensors."""
-        with self.lines.paused() if request.op in _NOT_RECORDED else nullcontext():
-            if isinstance(request, OfModule) and request.op in _CALLS:
-                given: tuple[R, Tensors] = _CALLS[request.op](self.modules[request.module], request, tensors, self.device)
-                self.loaded.raise_what_cuda_says()
-            else:
-                given = getattr(self, request.op)(request, tensors)
-            return given
+        self.lines.switch(on=request.op not in _NOT_RECORDED)
+        if isinstance(request, OfModule) and request.op in _CALLS:
+            given: tuple[R, Tensors] = _CALLS[request.op](self.modules[request.module], request, tensors, self.device)
+            self.loaded.raise_what_cuda_says()
+        else:
+            given = getattr(self, request.op)(request, tensors)
+        return given
 
     def ran(self, request: requests.AskRan, tensors: Tensors) -> tuple[Ran, Tensors]:
         return Ran(self.lines.record, self.loaded.native.lines), []

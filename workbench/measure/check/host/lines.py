@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -97,38 +97,28 @@ class Recorder:
         self._codes = codes_of(code)
         self._ran = {id(one): set() for one in self._codes}
         self._left = {id(one): _MOST for one in self._codes}
-        self._on = True
         if sys.version_info >= (3, 12):
-            watch = sys.monitoring
-            watch.use_tool_id(_TOOL, "lines")
-            watch.register_callback(_TOOL, watch.events.INSTRUCTION, self._instruction)
-            for one in self._codes:
-                watch.set_local_events(_TOOL, one, watch.events.INSTRUCTION)
-        else:
-            self._trace(self._call)
+            sys.monitoring.use_tool_id(_TOOL, "lines")
+            sys.monitoring.register_callback(_TOOL, sys.monitoring.events.INSTRUCTION, self._instruction)
+        self.switch(on=True)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """While calls are timed, or torch.compile reads the code."""
-        if not self._on or sys.version_info >= (3, 12):
-            yield
+    def switch(self, *, on: bool) -> None:
+        """Off while calls are timed, or while torch.compile reads the code."""
+        if on is self._on or not self._codes:
             return
-        self._trace(None)
-        try:
-            yield
-        finally:
-            self._trace(self._call)
+        self._on = on
+        if sys.version_info >= (3, 12):
+            for one in self._codes:
+                sys.monitoring.set_local_events(_TOOL, one, sys.monitoring.events.INSTRUCTION if on else 0)
+        else:
+            sys.settrace(self._call if on else None)
+            threading.settrace(self._call if on else None)
 
     @property
     def record(self) -> tuple[str, ...]:
         """For each code object what ran; nothing if there is no whole record."""
         whole = all(left > 0 for left in self._left.values())
         return tuple(as_text(self._ran[id(one)]) for one in self._codes) if whole else ()
-
-    @staticmethod
-    def _trace(function: Any) -> None:
-        sys.settrace(function)
-        threading.settrace(function)
 
     def _instruction(self, code: CodeType, offset: int) -> Any:
         self._ran[id(code)].add(offset)
