@@ -156,7 +156,7 @@ def _entry(found: dict[str, Any], device: str, before: str) -> Broken:
     for old, new in found["change"]:
         assert text.count(old) == 1, (found["name"], old)
         text = text.replace(old, new)
-    if "load_inline(" in text and "import load_inline\n" in text:
+    if "load_inline(" in text and "import load_inline\n" in text and device not in found.get("with_torch_headers", ()):
         text = _headers(_BREAKS if found["about"] == "builds" else _RUNS) + re.sub(r"(load_inline\(\s*)", rf"\1{_FOUND}", text,
                                                                                    count=1)
     text = before + text
