@@ -397,7 +397,7 @@ class TrialRun:
         workload = case.workload
         known = name in ("output", "grad_input", "grad_weight", "grad_bias")
         length = reduction_length(workload, name) if workload and known else \
-            case.shapes[0][-1] if case.far else _GENERIC_SUM
+            max(_GENERIC_SUM, *case.shapes[0]) if case.far else _GENERIC_SUM
         return self.limit(precision, length) * case.more(precision) * (_OF_LONG if case.long and name != "output" else 1.0)
 
     def limit(self, precision: str, length: int) -> float:
