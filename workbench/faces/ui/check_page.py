@@ -314,7 +314,7 @@ def _row(q: Question, *alike: Question, text: str = "") -> tuple[str, str, str]:
     lines = theme.excerpt(text, int(named[1]), name="The file") if named else ""
     asked = f"{1 + len(alike)} questions" if alike else q.question
     names = f'<div class="foot">{escape(" ".join(one.question for one in (q, *alike)))}</div>' if alike else ""
-    return theme.badge(word), f"<b>{escape(asked)}</b>{status}", f"{escape(q.seen)}{names}{advice}{lines}{log}"
+    return theme.badge(word), f"<b>{escape(asked)}</b>{status}", f"{theme.quoted(q.seen)}{names}{advice}{lines}{log}"
 
 
 def _buttons(report: CheckReport) -> None:

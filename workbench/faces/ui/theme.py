@@ -334,11 +334,16 @@ def code(key: str, data: dict[str, Any], **options: Any) -> Any:
     return _CODE(key=key, height="content", data=data, **options)
 
 
+def quoted(text: str) -> str:
+    """HTML of a text in which code stands between backticks."""
+    return re.sub("`([^`]+)`", r'<span class="mono">\1</span>', escape(text))
+
+
 def strip(word: str, sentence: str, evidence: str = "", *, badge_text: str | None = None,
           more_badges: Sequence[str] = ()) -> str:
     """The status line of a page: a badge, a sentence with the number, and a line of evidence."""
     badges = badge(word, badge_text) + "".join(f" {badge(b)}" for b in more_badges)
-    explained = _JARGON.sub(lambda found: meaning(found[0]), escape(evidence))
+    explained = _JARGON.sub(lambda found: meaning(found[0]), quoted(evidence))
     return (f'<div class="strip s{mark(word)[1]}"><span>{badges}</span><div><div class="t">{escape(sentence)}</div>'
             f'<div class="s">{explained}</div></div></div>')
 
