@@ -53,7 +53,8 @@ _NOT_ASKED = ("autocast", "other dtypes than the given one and float64", "torch.
               "memory that is never freed", "how often memory is allocated", "another rounding mode of the processor",
               "several devices", "sizes far above the given one", "wrong shapes, except too many channels",
               "parametrizations of other modules than a layer", "hooks of the part that owns the weight",
-              "whether the file recognises a check")
+              "derivatives of values exactly at a kink", "whole numbers above 2^31",
+              "on the CPU, CUDA blocks that change one value without an atomic", "whether the file recognises a check")
 
 
 @dataclass(frozen=True)
