@@ -17,6 +17,7 @@ from workbench.core.answers import Answer
 from workbench.drive.checking import selftest
 from workbench.drive.checking.attacks import attacks
 from workbench.drive.checking.check import Check, CheckRequest, check, judge_process
+from workbench.measure.check.foreign.replies import InlineCall, Ran
 from workbench.measure.check.text import reached
 
 from ..drive.conftest import until
@@ -177,7 +178,7 @@ if __name__ == "__main__":
 _NOT_RUN = ["line 10 (other is never called)", "line 25 (half is never called)", "line 29 (`x.shape[0] == 67` is never true)",
             "line 31 (`x.dim() == 3` is always true)", "line 32 (a lambda is never called)",
             "line 36 (`except AssertionError` is never entered)", "line 39 (`i == 7` is never true)",
-            "line 40 (`other(x)` is never computed)", "lines 43–44 (after a return that always happens)"]
+            "line 40 (`other(x)` is never computed)", "lines 43–44 (never reached)"]
 
 
 _RECORD = """
@@ -206,7 +207,40 @@ def test_parts_that_no_call_runs_are_named_with_their_condition() -> None:
     assert [part.text for part in reached.parts_that_did_not_run(_PARTS, "ModelNew", both)] == [
         one for one in _NOT_RUN if "67" not in one and "other is" not in one]
     assert reached.joined([first, first[1:]]) is None and reached.joined([("x",)]) is None
+    assert reached.joined([(), first]) is None   # one of the records is lost
     assert reached.parts_that_did_not_run("pass", "ModelNew", [1] * 3) is None   # a record of another text
+
+
+_SHORT = """
+try:
+    import nowhere
+    THERE = True
+except ImportError:
+    THERE = False
+def never():
+    return 2
+def ran(kernel_size, how=1 if THERE else 2):
+    if kernel_size > 0 or never():
+        return kernel_size
+"""
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    """Of imports that depend on the machine; of functions, if the file compiles some; of CUDA that nothing has counted."""
+    call = InlineCall("x", (), (), ("__global__ void k() {}",), ())
+    for more, named in (("", ["line 8 (never is never called)", "line 9 (`THERE` is never true)",
+                              "line 10 (`never()` is never computed)"]),
+                        ("import torch\nFAST = torch.compile", ["line 9 (`THERE` is never true)",
+                                                                "line 10 (`never()` is never computed)"])):
+        text = _SHORT + more
+        record = _record(text, "ran(3)")
+        parts = reached.parts_that_did_not_run(text, "ModelNew", reached.joined([record]))
+        assert [part.text for part in parts] == named
+    for native, what in ((None, "3 parts of its Python text, "), ((), "3 parts of its Python text and its CUDA, ")):
+        question, = reached.ask(_SHORT, "ModelNew", [call], [Ran(_record(_SHORT, "ran(3)"), native)], device="cpu")
+        assert question.answer is Answer.NOTE and what in question.seen
+    deep = "y = " + " + ".join(["1 if x else 2"] * 900) + "\n"
+    assert reached.parts_that_did_not_run(deep, "ModelNew", [(1 << 100_000) - 1]) is None
 
 
 def test_a_report_names_what_no_question_has_run(checked_anew) -> None:

@@ -169,7 +169,7 @@ class _Check:
             answers = {q.key: q.answer for q in self.questions}
             if Answer.FAILED not in answers.values() and answers.get("values") is Answer.PASSED:
                 self.candidate.note_what_ran()
-                self.questions += reached.ask(self.text, self.order.class_name, calls, self.candidate.ran)
+                self.questions += reached.ask(self.text, self.order.class_name, calls, self.candidate.ran, device=self.device)
         else:
             self.questions += [Question(key, text, Answer.SKIPPED, "Not asked: the file does not build.") for key, text in
                                (("values", "Right values at the given size?"), ("gradients", "Has gradients?"))]

@@ -53,7 +53,7 @@ class Examination:
         self.trial, self.given, self.progress = trial, given, progress
         self.questions, self.emit = progress.questions, progress.emit
         self.emulated, self.timed, self.effort, self.beside = emulated, timed, effort, beside
-        self.times_first = effort == "quick" and timed and not emulated   # before questions for which a file may compile
+        self.times_first = effort == "quick" and timed and not emulated   # before those for which a file may compile more
         self.first_wrong: Outcome | None = None
         self.gradients_known = True    # the reference's are finite; without that there is no truth for timed calls
         self.errors: dict[str, ResultErrors] = {}   # of the given size

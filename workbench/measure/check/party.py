@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -43,7 +42,7 @@ class Party:
         self.process = process
         self._load = requests.Load(text, class_name, process.device, emulate, cache, record)
         self._made: dict[Construction, str] = {}
-        self._loaded_in = -1
+        self._loaded_in = self._noted_in = -1
         self._count = 0
         self.facts: Loaded | None = None
         self.ran: list[Ran] = []   # what `note_what_ran` found, as `reached.ask` takes it
@@ -65,6 +64,8 @@ class Party:
             return self.facts
         if self.given_up:
             raise Ended(Status.WORKER_DIED, f"Not asked: the process has already ended {self.process.deaths} times.")
+        if self._loaded_in >= 0 and self._noted_in != self._loaded_in:
+            self.ran.append(Ran(()))   # what ran in the earlier process is not known
         self._made.clear()
         self.facts = self.process.ask(self._load, limit_s=self.process.limits.build_s,
                                       doing="the file was imported")[0]
@@ -74,8 +75,11 @@ class Party:
     def note_what_ran(self) -> None:
         """Ask which parts of the file have run since it was loaded. To be called before its process ends."""
         if self.process.alive and self._loaded_in == self.process.deaths:
-            with suppress(Raised, Ended):  # then the record is not whole, and a later question meets the error
+            self._noted_in = self._loaded_in
+            try:
                 self.ran.append(self.process.ask(requests.AskRan(), doing="it was asked what had run")[0])
+            except (Raised, Ended):
+                self.ran.append(Ran(()))
 
     def make(self, how: Construction) -> tuple[Made, list[torch.Tensor]]:
         """A fresh module and its state."""

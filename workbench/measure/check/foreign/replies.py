@@ -227,10 +227,10 @@ class NativeLine(Answer):
 @dataclass(frozen=True)
 class Ran(Answer):
     """`codes`: for each code object of the file the instructions that ran, as a hexadecimal number; empty if they are not
-    known. `native`: what of its CUDA and C++ did not run; only the emulator's builds tell it."""
+    known. `native`: what of its CUDA and C++ did not run; None if nothing counted it."""
 
     codes: tuple[str, ...]
-    native: tuple[NativeLine, ...] = ()
+    native: tuple[NativeLine, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -316,7 +316,7 @@ class Batches:
         return Way(_kinds(found), tuple(map(_strides, found)) if way.kind == "channels_last" else None, tuple(names))
 
     def _starved(self, way: str) -> NoWay:
-        """Release what the way holds. To be called when the exception is no longer handled, because its frames hold tensors."""
+        """Release what the way holds. Call it after the `except` block: the frames of the exception hold tensors."""
         self.bound.pop(way, None)
         gc.collect()
         if self.device != "cpu":

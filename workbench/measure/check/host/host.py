@@ -77,7 +77,7 @@ _CLASS = re.compile(r'Module \[(\w{1,200})\] is missing the required "forward" f
 # What PyTorch imports at a first call, which takes as long as importing torch: torch.compile; a CUDA graph with its backward.
 _LATER = {"compiler": "torch._inductor.compile_fx", "benchmark": "torch.fx.experimental.symbolic_shapes",
           "spare": "torch.fx.experimental.symbolic_shapes"}
-# All that belongs to timed calls, and the calls in which torch.compile reads the code.
+# Requests of the timing, and those in which torch.compile reads the code.
 _NOT_RECORDED = ("compiled", "graphed", "warm_up", "open_slots", "prepare", "prepare_way", "drop_ways", "renew", "run")
 R = TypeVar("R")
 

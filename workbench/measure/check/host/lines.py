@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -53,19 +52,24 @@ class Native:
         self._libraries.append((call, library))
 
     @property
-    def lines(self) -> tuple[NativeLine, ...]:
-        """What has not run since the libraries were built, also in an earlier process. Nothing without gcov."""
+    def lines(self) -> tuple[NativeLine, ...] | None:
+        """What has not run since the libraries were built, also in an earlier process. None if this is not known: on a GPU, or
+        without gcov."""
         found: list[NativeLine] = []
         for call, library in self._libraries:
-            with suppress(OSError, ValueError, KeyError, subprocess.SubprocessError, AttributeError):
+            try:
                 library.cuda_on_cpu_write_counts()
                 notes = Path(library._name).with_name("unit.gcno")
                 told = subprocess.run(["gcov", "--branch-probabilities", "--json-format", "--stdout", notes.name],
                                       cwd=notes.parent, capture_output=True, text=True, check=True, timeout=60).stdout
-                for file in json.loads(told)["files"]:
-                    if file["file"] in ("cuda_sources", "cpp_sources"):
-                        found += [NativeLine(call, file["file"], line, half) for line, half in _not_run(file["lines"])]
-        return tuple(found[:_MOST_LINES])
+                files = [f for f in json.loads(told)["files"] if f["file"] in ("cuda_sources", "cpp_sources")]
+                if not files:
+                    return None
+                for file in files:
+                    found += [NativeLine(call, file["file"], line, half) for line, half in _not_run(file["lines"])]
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, subprocess.SubprocessError):
+                return None
+        return tuple(found[:_MOST_LINES]) if self._libraries else None
 
 
 def _not_run(told: list[dict[str, Any]]) -> Iterator[tuple[int, bool]]:

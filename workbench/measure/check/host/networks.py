@@ -90,8 +90,8 @@ def two_instances(module: torch.nn.Module, other: torch.nn.Module, request: TwoI
 
 def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """The weights are computed in each call: they are the parameters times a factor. The output without gradients for each
-    factor, then the gradients for the last one. Of several calls, in which the weights lie in other memory, the largest
-    difference is added to the first output."""
+    factor, then the gradients for the last one. Each factor is used in several calls, whose weights lie in other memory. The
+    largest difference between them is added to the first output."""
     (xs,), grad_outputs = sets_of(request, tensors, device)
     times = _Times()
     owners = [(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in request.parameters]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,15 +23,16 @@ from .build_question import in_the_file
 
 KEY, ASKED = "reached", "Did every part of it run?"
 _MOST_NAMED = 4
+_MOST_PARTS = 1000     # of CUDA
 _LONGEST = 60    # of a quoted line
-# A compiler makes another code object of these, which is not recorded.
-_COMPILED = ("jit", "compile", "vmap", "custom_op", "kernel")
+# A compiler makes other code objects of functions, which are not recorded.
+_COMPILERS = {"jit", "script", "vmap", "custom_op", "register_kernel", "register_fake"}
 # Lines that test for errors, or choose a dtype.
 _NO_HARM = re.compile(r"\w*CHECK\w*\s*\(|\bassert\s*\(|AT_DISPATCH|cudaSuccess|cudaGetLastError|\bthrow\b|printf|\babort\s*\(")
 _ONLY_SHOWN = ("extra_repr", "__repr__", "__str__")
 _OF_FUNCTIONS = ("forward", "backward", "setup_context", "jvp", "vmap")
-_Spot = tuple[int, int]
-_Functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_Spot = tuple[tuple[int, int], tuple[int, int]]   # (line, column) of the begin and of the end
+_SOURCES = ("cuda_sources", "cpp_sources")
 
 
 @dataclass(frozen=True)
@@ -48,18 +50,22 @@ class Part:
         return f"{lines}{self.source and f' of {self.source}'} ({self.why})"
 
 
-def ask(text: str, class_name: str, calls: Sequence[InlineCall], records: Sequence[Ran]) -> list[Question]:
-    """The answer is a note: a right file may have parts for other devices, dtypes or layers. `records`: of each time when the
-    process was asked; they do not tell of the Python text if it makes a million steps in a loop."""
+def ask(text: str, class_name: str, calls: Sequence[InlineCall], records: Sequence[Ran], *, device: str) -> list[Question]:
+    """The answer is a note: a right file may have parts for other devices, dtypes or layers. `records`: one for each time when
+    the process was asked. A record has no `codes` if one function ran more than a million instructions."""
+    if device != "cpu" and sys.version_info < (3, 12) and "def backward" in text:
+        return [Question(KEY, ASKED, Answer.SKIPPED, "Not known: before Python 3.12 a backward on a GPU is not recorded.")]
     ran = joined([record.codes for record in records])
     parts = parts_that_did_not_run(text, class_name, ran) if ran else None
     if parts is None:
         return [Question(KEY, ASKED, Answer.SKIPPED, "Not known: there is no whole record of what ran.")]
-    native = native_parts(text, calls, records[-1].native)
-    sources = "Python text and its CUDA" if any(call.cuda_sources for call in calls) and native is not None else "Python text"
-    parts += native or []
+    counted = records[-1].native
+    parts += native_parts(text, calls, counted) if counted is not None else []
+    cuda = counted is not None and any(call.cuda_sources for call in calls)
+    sources = "Python text and its CUDA" if cuda else "Python text"
     if not parts:
-        return [Question(KEY, ASKED, Answer.PASSED, f"Yes: every branch and function of its {sources}.")]
+        what = "branch" if compiles(ast.parse(text)) else "branch and function"
+        return [Question(KEY, ASKED, Answer.PASSED, f"Yes: every {what} of its {sources}.")]
     named = "; ".join(part.text for part in parts[:_MOST_NAMED])
     more = f"; and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
     count = "1 part" if len(parts) == 1 else f"{len(parts)} parts"
@@ -72,36 +78,35 @@ def native_parts(text: str, calls: Sequence[InlineCall], lines: Sequence[NativeL
     """The parts of CUDA and C++ that did not run. Lines that only report errors do no harm."""
     parts: list[Part] = []
     last: NativeLine | None = None
-    for one in lines:
-        if one.call >= len(calls):
-            continue
-        sources = calls[one.call].cuda_sources if one.source == "cuda_sources" else calls[one.call].cpp_sources
-        words = "\n".join(sources).split("\n")
-        said = words[one.line - 1].strip() if one.line <= len(words) else ""
+    words = {(number, source): "\n".join(getattr(call, source)).split("\n") for number, call in enumerate(calls)
+             for source in _SOURCES}
+    for one in (line for line in lines if (line.call, line.source) in words):
+        there = words[one.call, one.source]
+        said = there[one.line - 1].strip() if one.line <= len(there) else ""
         follows = last is not None and (one.call, one.source, one.line) == (last.call, last.source, last.line + 1)
         last = one
         if follows and not one.half and parts:
             parts[-1] = replace(parts[-1], last=parts[-1].last + 1)
         elif _NO_HARM.search(said) or not one.half and not any(map(str.isalnum, said)):
             last = None
-        else:
+        elif len(parts) < _MOST_PARTS:
             place = in_the_file(FirstError(one.source, one.line, ""), text, calls[one.call])
-            line = place.line if place and place.file == "the file" and place.line else one.line
+            found = place is not None and place.file == "the file" and place.line
+            line = place.line if found else one.line
             why = f"one side of `{shortened(said)}` never runs" if one.half else f"`{shortened(said)}` never runs"
-            parts.append(Part(line, line, why, "" if line != one.line or place.file == "the file"
-                              else one.source))
+            parts.append(Part(line, line, why, "" if found else one.source))
     return parts
 
 
 def joined(records: Sequence[Sequence[str]]) -> list[int] | None:
-    """What ran in one of the records; None if they are not records of one text."""
+    """What ran in one of the records; None if one is not whole, or if they are not records of one text."""
     found: list[int] = []
     for record in records:
         try:
             bits = [int(one, 16) for one in record]
         except ValueError:
             return None
-        if found and len(bits) != len(found):
+        if not bits or found and len(bits) != len(found):
             return None
         found = [a | b for a, b in zip(found or [0] * len(bits), bits, strict=True)]
     return found or None
@@ -115,33 +120,55 @@ def parts_that_did_not_run(text: str, class_name: str, ran: Sequence[int]) -> li
         return None
     there, executed = set[_Spot](), set[_Spot]()
     for code, bits in zip(codes, ran, strict=True):
-        for number, (line, _, column, _) in enumerate(code.co_positions()):
-            if line is not None and column is not None:
-                there.add((line, column))
+        for number, (line, end_line, column, end_column) in enumerate(code.co_positions()):
+            if line is not None and end_line is not None and column is not None and end_column is not None:
+                spot = (line, column), (end_line, end_column)
+                there.add(spot)
                 if bits >> number & 1:
-                    executed.add((line, column))
-    return sorted(_Finder(tree, text, class_name, there, executed).parts(), key=lambda part: part.first)
+                    executed.add(spot)
+    if not there:   # Python was told to keep no columns
+        return None
+    try:
+        return sorted(_Finder(tree, text, class_name, there, executed).parts(), key=lambda part: part.first)
+    except RecursionError:   # a very long expression, or a long chain of elif
+        return None
+
+
+def compiles(tree: ast.Module) -> bool:
+    """Whether the text may compile its functions. It is then not known which of them were called."""
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Name | ast.Attribute)]
+    return any((n.id if isinstance(n, ast.Name) else n.attr) in _COMPILERS for n in nodes) or any(
+        isinstance(n, ast.Attribute) and n.attr == "compile" and ast.unparse(n) != "re.compile" for n in nodes)
 
 
 def shortened(words: str) -> str:
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST - 4]} ..."
 
 
+def _defaults(one: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Iterator[ast.expr]:
+    yield from one.args.defaults
+    yield from filter(None, one.args.kw_defaults)
+
+
 class _Finder:
     def __init__(self, tree: ast.Module, text: str, class_name: str, there: set[_Spot], executed: set[_Spot]) -> None:
-        self.tree, self.lines, self.class_name = tree, text.splitlines(), class_name
+        self.tree, self.lines, self.class_name = tree, re.split("\r\n|\r|\n", text), class_name
         self.there, self.executed = sorted(there), sorted(executed)
         self.named = {n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(tree)
                       if isinstance(n, ast.Name | ast.Attribute)}
-        self.compiles = any(word in name for name in self.named for word in _COMPILED)
+        self.compiles = compiles(tree)
 
     def parts(self) -> Iterator[Part]:
         return self._block(self.tree.body)
 
     def _any(self, spots: Sequence[_Spot], node: ast.AST) -> bool:
         begin, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
-        place = bisect_left(spots, begin)
-        return place < len(spots) and spots[place] < end
+        place = bisect_left(spots, (begin, begin))
+        while place < len(spots) and spots[place][0] < end:
+            if spots[place][1] <= end:   # the jump of `1 if x else 2` begins where the 1 begins, but ends behind it
+                return True
+            place += 1
+        return False
 
     def _ran(self, *nodes: ast.AST) -> bool:
         """Whether an instruction of them ran. True if they have none, such as a comment of the type of a name."""
@@ -151,7 +178,7 @@ class _Finder:
         """Of statements of which the first has begun."""
         for place, one in enumerate(block):
             if not self._ran(one):
-                yield from self._of(block[place:], "after a return that always happens" if place else "never reached")
+                yield from self._of(block[place:], "never reached")
                 return
             yield from self._statement(one)
 
@@ -163,7 +190,8 @@ class _Finder:
 
     def _statement(self, one: ast.stmt) -> Iterator[Part]:
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from self._expressions(one)
+            for inner in (*one.decorator_list, *_defaults(one)):
+                yield from self._expression(inner)
             yield from self._function(one, one.body)
         elif isinstance(one, ast.ClassDef):
             yield from self._class(one)
@@ -172,23 +200,27 @@ class _Finder:
         elif isinstance(one, ast.For | ast.AsyncFor):
             yield from self._either(one.body, f"{self._quoted(one)} is never entered")
             yield from self._expressions(one)
-            yield from self._either(one.orelse, "the `else` of a loop") if one.orelse else ()
-        elif isinstance(one, ast.Try):
-            yield from self._block(one.body)
-            for handler in one.handlers:
-                if "Import" not in ast.unparse(handler.type or ast.Name("")) and "ModuleNotFound" not in ast.unparse(
-                        handler.type or ast.Name("")):
-                    yield from self._either(handler.body, f"{self._quoted(handler)} is never entered")
-            yield from self._either(one.orelse, "the `else` of a `try`") if one.orelse else ()
-            yield from self._block(one.finalbody)
+            yield from self._either(one.orelse, "the `else` of a loop never runs") if one.orelse else ()
+        elif isinstance(one, ast.Try | ast.TryStar):
+            yield from self._try(one)
         elif isinstance(one, ast.With | ast.AsyncWith):
             yield from self._expressions(one)
             yield from self._block(one.body)
         elif isinstance(one, ast.Match):
             for case in one.cases:
-                yield from self._either(case.body, f"`case {ast.unparse(case.pattern)}` never fits"[:_LONGEST + 20])
+                yield from self._either(case.body, f"`case {shortened(ast.unparse(case.pattern))}` never fits")
         else:
             yield from self._expressions(one)
+
+    def _try(self, one: ast.Try | ast.TryStar) -> Iterator[Part]:
+        imports = any("Import" in (words := ast.unparse(h.type or ast.Name(""))) or "ModuleNotFound" in words
+                      for h in one.handlers)   # then it depends on the machine what runs
+        if not imports:
+            yield from self._block(one.body)
+            for handler in one.handlers:
+                yield from self._either(handler.body, f"{self._quoted(handler)} is never entered")
+            yield from self._either(one.orelse, "the `else` of a `try` never runs") if one.orelse else ()
+        yield from self._block(one.finalbody)
 
     def _test(self, one: ast.If | ast.While) -> Iterator[Part]:
         words = ast.unparse(one.test)
@@ -197,9 +229,9 @@ class _Finder:
         yield from self._either(one.body, f"`{self._cut(one.test)}` is never true")
         if one.orelse:
             chained = isinstance(one.orelse[0], ast.If) and len(one.orelse) == 1 and self._ran(one.orelse[0])
-            why = f"`{self._cut(one.test)}` is always true"
+            why = f"the `else` of `{self._cut(one.test)}` never runs"
             yield from self._block(one.orelse) if chained else self._either(one.orelse, why)
-        yield from self._expressions(one.test)
+        yield from self._expression(one.test)
 
     def _either(self, block: Sequence[ast.stmt], why: str) -> Iterator[Part]:
         yield from self._block(block) if self._ran(*block) else self._of(block, why)
@@ -207,11 +239,10 @@ class _Finder:
     def _function(self, one: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, body: Sequence[ast.AST]) -> Iterator[Part]:
         name = getattr(one, "name", "a lambda")
         if self._ran(*body):
-            yield from self._block(body) if not isinstance(one, ast.Lambda) else self._expressions(one.body)  # type: ignore[arg-type]
+            yield from self._expression(one.body) if isinstance(one, ast.Lambda) else self._block(one.body)
             return
-        decorated = " ".join(map(ast.unparse, getattr(one, "decorator_list", [])))
         called = isinstance(one, ast.Lambda) or name in self.named or name in _OF_FUNCTIONS or hasattr(nn.Module, name)
-        if called and name not in _ONLY_SHOWN and not self.compiles and not any(w in decorated for w in _COMPILED):
+        if called and name not in _ONLY_SHOWN and not self.compiles:
             yield from self._of(body, f"{name} is never called")
 
     def _class(self, one: ast.ClassDef) -> Iterator[Part]:
@@ -221,12 +252,13 @@ class _Finder:
     def _expressions(self, node: ast.AST) -> Iterator[Part]:
         """Of an expression, or of a statement without the statements inside it."""
         for inner in ast.iter_child_nodes(node):
-            if isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case) or isinstance(node, _Functions):
-                continue
-            yield from self._expression(inner)
+            if not isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):
+                yield from self._expression(inner)
 
     def _expression(self, one: ast.AST) -> Iterator[Part]:
         if isinstance(one, ast.Lambda):
+            for inner in _defaults(one):
+                yield from self._expression(inner)
             yield from self._function(one, [one.body])
             return
         if isinstance(one, ast.IfExp):
