@@ -78,9 +78,10 @@ def test_what_is_wrong_in_one_way_of_calling_fails_that_question(ask, attack: At
     assert found.status == attack.expected["cpu"]
 
 
-# Those of memory, of threads and of parameters. Each is wrong in its own way of calling; what is asked before is right.
-OF_A_LAYER = [a for a in attacks() if a.reference == "layer_2d" and a.question in ("two_calls", "second_backward", "views",
-                                                                                   "parameters")]
+# Those of memory, of threads and of parameters. Each is wrong in its own way of calling; what is asked before is right. The
+# processes here have no emulator.
+OF_A_LAYER = [a for a in attacks() if a.reference == "layer_2d" and "load_inline" not in modules()[a.name] and a.question in (
+    "two_calls", "second_backward", "views", "parameters")]
 
 
 @pytest.mark.parametrize("attack", _marked(OF_A_LAYER))
