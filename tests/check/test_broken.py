@@ -243,14 +243,11 @@ def test_what_is_not_known_is_not_said() -> None:
     assert reached.parts_that_did_not_run(deep, "ModelNew", [(1 << 100_000) - 1]) is None
 
 
-def test_a_report_names_what_no_question_has_run(checked_anew) -> None:
+def test_a_report_names_what_no_question_has_run(checked) -> None:
     text = models.RIGHT.replace("        return torch.relu", "        if x.shape[0] == 97:\n            x = x + 1\n"
                                                             "        return torch.relu")
     line = next(n for n, words in enumerate(text.splitlines(), 1) if "x = x + 1" in words)
-    question = checked_anew(text).question("reached")
+    question = checked(text).question("reached")
     assert question.answer is Answer.NOTE and f"line {line} (`x.shape[0] == 97` is never true)" in question.seen
-    report = checked_anew(models.RIGHT)
+    report = checked(models.RIGHT)
     assert report.question("reached").answer is Answer.PASSED and report.badge.endswith("PASSED")
-    lost = checked_anew(text.replace("import torch\n", "import sys\nimport torch\n", 1).replace(
-        "        if x.shape[0] == 97", "        sys.settrace(None)\n        if x.shape[0] == 97"))
-    assert lost.question("reached").answer is Answer.NOTE   # what a file hides was not seen to run
