@@ -212,8 +212,7 @@ def test_smooth_values_other_sizes_of_the_output_and_equal_values(checked, name:
 def test_values_of_masks_padding_and_labels_are_a_warning(checked, name: str, words: str) -> None:
     report = checked(modules()[name], reference=reference(next(a.reference for a in attacks() if a.name == name)))
     question = report.question("other_values")
-    wrong = {key: status for key, status in failed(report).items() if key != "other_arguments"}   # rounding errors of the FFT
-    assert question.answer is Answer.WARNED and words in question.seen and wrong == {}, question
+    assert question.answer is Answer.WARNED and words in question.seen and failed(report) == {}, question
 
 
 def test_values_that_get_inputs_does_not_draw_are_asked_and_warned_of(checked) -> None:
@@ -278,6 +277,16 @@ def test_a_changed_grad_output_is_told_by_one_question(checked) -> None:
         "return Tanh.apply(self.linear(x)) * self.scale",
         "return (lambda y: y if self.scale == 1 else y * self.scale)(Tanh.apply(self.linear(x)))")
     assert failed(checked(text, reference=REFERENCE)) == {"left_alone": "INPUT_MODIFIED"}
+
+
+@pytest.mark.parametrize(("line", "changed"), [
+    ("import torch._dynamo as dynamo", ""),   # which puts a wrapper around torch.manual_seed
+    ("torch.manual_seed = functools.wraps(torch.manual_seed)(functools.partial(torch.manual_seed))",
+     "It changes torch.manual_seed.")])
+def test_importing_dynamo_is_no_change_of_settings(checked_anew, line: str, changed: str) -> None:
+    line = f"import functools\n        {line}\n        return "
+    question = checked_anew(RIGHT.replace("return ", line, 1), reference=REFERENCE).question("settings")
+    assert question.answer is (Answer.WARNED if changed else Answer.PASSED) and changed in question.seen, question
 
 
 WRONG_FOR_ONE_GRADIENT = """

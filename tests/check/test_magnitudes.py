@@ -195,3 +195,19 @@ def test_convolutions_and_their_backwards_round_their_operands() -> None:
     expected = torch.nn.functional.conv_transpose1d(a, w, module.bias, 2)
     wanted = torch.autograd.grad(expected, (a, w), rounded(g, "away"))
     torch.testing.assert_close((y, *grads), (expected, *wanted, g.sum((0, 2))), rtol=1e-12, atol=1e-12)
+
+
+def test_the_terms_of_one_bias_may_cancel_by_chance(tmp_path: Path) -> None:
+    """Its gradient is compared on the scale of its terms. A larger error than their rounding is wrong all the same."""
+    reference = models.LAYER.replace("return [3, 4, 3, 2]", "return [3, 1, 3, 2]")
+    assert reference != models.LAYER
+    with trial_of(reference.replace("class Model(", "class ModelNew("), reference, tmp_path) as (trial, case):
+        outcome = trial.run(case)
+        norm = float(outcome.grad_output.norm())
+        outcome.expected["grad_bias"] = torch.tensor([1e-3 * norm], dtype=torch.float64)
+        outcome.own["grad_bias"] = outcome.expected["grad_bias"].float()
+        for off, problems in ((1e-7, []), (1e-4, ["gradient_values"])):
+            outcome.got["grad_bias"] = (outcome.expected["grad_bias"] + off * norm).float()
+            outcome.problems.clear()
+            trial.compare(outcome)
+            assert [p.about for p in outcome.problems] == problems

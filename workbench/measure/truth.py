@@ -24,7 +24,7 @@ from .kernel.inputs import factors, of_part, reduction_length, results, shapes
 
 _KEPT_BYTES = {"cpu": 2 << 30, "cuda": 256 << 20}    # above: computed again instead of kept
 _BLOCK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 24}  # of the larger of a block's input and output
-_FEW = 256  # in a result of at most so many elements the sums may all cancel
+FEW = 256  # in a result of at most so many elements the sums may all cancel
 Index = tuple[slice, ...]
 
 
@@ -70,7 +70,8 @@ class Truth:
             nonzero += int(torch.count_nonzero(values))
             if kept is not None:
                 kept[index] = values.cpu().numpy()
-        least_norm = self._norm_of_random_sums(name, tensors) if nonzero <= _FEW else 0.0
+        by = factors(self._workload, name, self._kind)
+        least_norm = norm_of_random_sums(self._workload, name, tensors, by) if nonzero <= FEW else 0.0
         rms = max(sqrt(squares), least_norm) / sqrt(nonzero) if nonzero else 0.0
         if kept is not None:
             _write(path, kept.tobytes())
@@ -82,14 +83,6 @@ class Truth:
         for index, values in expected_blocks(self._workload, name, tensors):
             yield index, values if by is None else values / of_part(by, index).to(values.device, values.dtype)
 
-    def _norm_of_random_sums(self, name: str, tensors: Mapping[str, torch.Tensor]) -> float:
-        """The norm that the result has on average if the signs of its terms are random. Its square is the sum of all squared
-        terms: the same result computed from squared tensors."""
-        squared = {key: _Squared(tensor) for key, tensor in tensors.items()}
-        by = factors(self._workload, name, self._kind)
-        return sqrt(sum(float((values if by is None else values / of_part(by, index).to(values.device, values.dtype)**2).sum())
-                        for index, values in expected_blocks(self._workload, name, squared)))
-
     def _kept(self, name: str) -> bool:
         return 8 * prod(shapes(self._workload)[name]) <= _KEPT_BYTES[_kind(self._device)]
 
@@ -97,6 +90,15 @@ class Truth:
         what = {**self._workload.to_json(), "preset": "", "memory_format": ""}
         key = json.dumps([what, name, self._kind, self._device, torch.__version__], sort_keys=True)
         return self._scratch / f"truth-{hashlib.sha256(key.encode()).hexdigest()[:24]}.f64"
+
+
+def norm_of_random_sums(workload: Workload, name: str, tensors: Mapping[str, torch.Tensor], by: torch.Tensor | None = None
+                        ) -> float:
+    """The norm that a result, divided by its factors, has on average if the signs of its terms are random. Its square is the
+    sum of all squared terms: the same result computed from squared tensors."""
+    squared = {key: _Squared(tensor) for key, tensor in tensors.items()}
+    return sqrt(sum(float((values if by is None else values / of_part(by, index).to(values.device, values.dtype)**2).sum())
+                    for index, values in expected_blocks(workload, name, squared)))
 
 
 class _Squared:

@@ -15,8 +15,9 @@ from ...core.precision import precision_of
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
 from ...core.typed import keys_of
 from ..kernel import findings
-from ..kernel.inputs import reduction_length
+from ..kernel.inputs import reduction_length, shapes
 from ..kernel.validate import HALF, Comparison, allowed_rel_l2, distance, norm_apart
+from ..truth import FEW, norm_of_random_sums
 from .foreign.process import Ended, Raised
 from .foreign.replies import Default, NoTensor, Output
 from .party import Construction, Party
@@ -167,7 +168,7 @@ class TrialRun:
         except Raised as error:
             raise NotForReference(error.sentence) from error
         if values is None and truth and grad_output is not None and truth[0].shape != grad_output.shape:
-            self._shapes.pop(_like(case), None)  # the shape depends on the values
+            self._shapes.pop((case.setting, case.shapes), None)  # the shape depends on the values
             _ended(early)
             return self._run(Outcome(case, least_rms=outcome.least_rms), inputs, state, gradients=gradients, pool=None)
         if not truth:
@@ -198,14 +199,14 @@ class TrialRun:
         whole numbers, which have no gradient."""
         if case.workload is not None:
             return case.workload.output_shape
-        if (there := self._shapes.get(_like(case))) is not None:
+        if (there := self._shapes.get((case.setting, case.shapes))) is not None:
             return there
         facts, results = self.reference.call(self.how(case, dtype="float64"), inputs, state=state, wide=True)
         if facts.type != "Tensor":
             raise NotForReference(f"it returns a {facts.type}, not one tensor")
         if not results[0].is_floating_point():
             return None
-        self._shapes[_like(case)] = tuple(results[0].shape)
+        self._shapes[case.setting, case.shapes] = tuple(results[0].shape)
         return tuple(results[0].shape)
 
     def judge(self, outcome: Outcome, early: Future[Called] | None = None) -> None:
@@ -350,8 +351,8 @@ class TrialRun:
         own = None if own is None else own.to(self.device)
         precision, allowed = self._allowed(outcome.case, name)
         least_norm = outcome.least_rms.get(name, 0.0) * expected.numel()**0.5
-        if name == "grad_bias" and outcome.grad_output is not None:  # the terms of one channel may cancel by chance
-            least_norm = max(least_norm, float(outcome.grad_output.double().norm()))
+        if not outcome.factors and expected.numel() <= FEW and (tensors := self._of_layer(outcome, name)):
+            least_norm = max(least_norm, norm_of_random_sums(outcome.case.workload, name, tensors))
         if reached is not None:
             reached = drawn.Reach(reached.farthest.to(self.device), reached.norm.to(self.device))
             usual = max(float(expected.norm()), least_norm) / expected.numel()**0.5
@@ -387,6 +388,14 @@ class TrialRun:
                 _FRESH if found.status is Status.NON_FINITE and _as_allocated(got) else \
                 found.advice or _advice(found.status, outcome.case)
             outcome.problems.append(Problem(about, found.status, found.headline, advice))
+
+    def _of_layer(self, outcome: Outcome, name: str) -> dict[str, torch.Tensor]:
+        """The tensors of one transposed convolution; empty for any other module."""
+        if (workload := outcome.case.workload) is None or name not in (sizes := shapes(workload)):
+            return {}
+        state = {n.rpartition(".")[2]: v for n, v in zip(*outcome.state, strict=True)} if outcome.state else {}
+        found = {"input": outcome.inputs[0], **state, **({} if (gy := outcome.grad_output) is None else {"grad_output": gy})}
+        return found if all(tuple(t.shape) == sizes.get(n) for n, t in found.items()) else {}
 
     def _allowed(self, case: Case, name: str) -> tuple[str, float]:
         precision = precision_of(self.dtype, of_float32=self.of_float32)
@@ -458,11 +467,6 @@ def _sent(outcome: Outcome) -> torch.Tensor | None:
     """The grad_output as it is sent: of an expanded one the one value."""
     there = outcome.grad_output
     return there.new_ones(()) if there is not None and outcome.case.expanded else there
-
-
-def _like(case: Case) -> tuple[Setting, tuple[tuple[int, ...], ...]]:
-    """A key of all that determines the shape of the output."""
-    return case.setting, case.shapes
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:
