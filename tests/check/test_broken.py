@@ -18,11 +18,12 @@ from workbench.drive.checking import selftest
 from workbench.drive.checking.attacks import attacks
 from workbench.drive.checking.check import Check, CheckRequest, check, judge_process
 from workbench.measure.check.foreign.replies import InlineCall, Ran
+from workbench.measure.check.party import Party
 from workbench.measure.check.text import reached
 
 from ..drive.conftest import until
 from . import models
-from .conftest import failed, forking
+from .conftest import failed, forking, trial_of
 
 
 @pytest.mark.parametrize(("name", "key", "status", "words"), [
@@ -241,6 +242,20 @@ def test_what_is_not_known_is_not_said() -> None:
         assert question.answer is Answer.NOTE and what in question.seen
     deep = "y = " + " + ".join(["1 if x else 2"] * 900) + "\n"
     assert reached.parts_that_did_not_run(deep, "ModelNew", [(1 << 100_000) - 1]) is None
+    lost = reached.ask(_SHORT, "ModelNew", [], [Ran(()), Ran(_record(_SHORT, "ran(3)"))], device="cpu")
+    assert [q.answer for q in lost] == [Answer.SKIPPED]
+
+
+def test_a_process_that_ends_before_it_was_asked_leaves_no_whole_record(tmp_path: Path) -> None:
+    with trial_of(models.RIGHT, models.REFERENCE, tmp_path) as (trial, _):
+        process = trial.candidate.process
+        party = Party(process, models.RIGHT, class_name="ModelNew", emulate=False, record=True)
+        for known in ([], [False], [False, True]):   # whether each record so far is whole
+            party.load()
+            assert [bool(one.codes) for one in party.ran] == known
+            if known:
+                party.note_what_ran()
+            process.close()
 
 
 def test_a_report_names_what_no_question_has_run(checked) -> None:

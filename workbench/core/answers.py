@@ -47,6 +47,7 @@ class Question:
         return replace(self, answer=Answer.WARNED) if self.answer is Answer.FAILED else self
 
 
+FEW_PARTS = 4   # so many parts that did not run are named where there is little room
 # What a check does not test.
 _NOT_ASKED = ("autocast", "other dtypes than the given one and float64", "torch.func and tracing",
               "infinite and denormal inputs", "unbatched inputs", "tensors of more than 2^31 values",
@@ -180,7 +181,8 @@ class CheckReport:
         if not self.failed and self.speed:
             facts = [f"module_ms: {self.speed}."]
         not_run = self.question("reached")
-        if not self.failed and not_run and not_run.answer is Answer.NOTE and "; and " not in not_run.seen:
+        if not self.failed and not_run and not_run.answer is Answer.NOTE and len(
+                (not_run.detail.log or "").splitlines()) <= FEW_PARTS:
             facts.append(not_run.seen.removeprefix("No. "))
         if not facts:
             skipped = [q for q in self.questions if q.answer is Answer.SKIPPED]

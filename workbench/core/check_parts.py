@@ -17,8 +17,8 @@ class FirstError:
 
 @dataclass(frozen=True)
 class Log:
-    """The output of the compiler or of the file's process, for a question that failed. `log_path`: the file that keeps the log.
-    """
+    """The output of the compiler or of the file's process, for a question that failed; or all parts that did not run, one in
+    each line. `log_path`: the file that keeps the log."""
 
     trace: str | None = None
     log: str | None = None

@@ -42,7 +42,8 @@ class Party:
         self.process = process
         self._load = requests.Load(text, class_name, process.device, emulate, cache, record)
         self._made: dict[Construction, str] = {}
-        self._loaded_in = self._noted_in = -1
+        self._loaded_in = -1
+        self._noted = True   # whether it is known what ran in the process
         self._count = 0
         self.facts: Loaded | None = None
         self.ran: list[Ran] = []   # what `note_what_ran` found, as `reached.ask` takes it
@@ -64,8 +65,9 @@ class Party:
             return self.facts
         if self.given_up:
             raise Ended(Status.WORKER_DIED, f"Not asked: the process has already ended {self.process.deaths} times.")
-        if self._loaded_in >= 0 and self._noted_in != self._loaded_in:
+        if not self._noted:
             self.ran.append(Ran(()))   # what ran in the earlier process is not known
+        self._noted = False
         self._made.clear()
         self.facts = self.process.ask(self._load, limit_s=self.process.limits.build_s,
                                       doing="the file was imported")[0]
@@ -75,7 +77,7 @@ class Party:
     def note_what_ran(self) -> None:
         """Ask which parts of the file have run since it was loaded. To be called before its process ends."""
         if self.process.alive and self._loaded_in == self.process.deaths:
-            self._noted_in = self._loaded_in
+            self._noted = True
             try:
                 self.ran.append(self.process.ask(requests.AskRan(), doing="it was asked what had run")[0])
             except (Raised, Ended):

@@ -206,7 +206,8 @@ def second_derivative(module: torch.nn.Module, request: SecondDerivative, tensor
     names = (*request.gradients, "grad_output")
     first = torch.autograd.grad((module(*xs) * grad_output).sum(), [w for n, w in zip(names, wanted, strict=True) if (
         request.of_parameters and n != "grad_output" or n.startswith("input "))], create_graph=True, allow_unused=True)
-    squares = [g.square().sum() for g in first if g is not None and g.requires_grad]
+    there = [g for g in first if g is not None]   # if none can be differentiated again, `backward` says so
+    squares = [g.square().sum() for g in there if g.requires_grad] or [g.square().sum() for g in there]
     with fresh_grads(module):   # `backward` runs every node, also that by which once_differentiable raises
         torch.stack([s / s.detach() if request.of_parameters and s else s for s in squares]).sum().backward()
         found = {n: w.grad for n, w in zip(names, wanted, strict=True) if w.grad is not None}

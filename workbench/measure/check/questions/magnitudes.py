@@ -118,7 +118,7 @@ def under_no_grad(trial: TrialRun, outcome: Outcome) -> Problem | None:
         return None
     try:
         theirs = trial.reference.call(how, outcome.inputs, state=outcome.state, **no_grad)[1][:1]
-    except Raised:
+    except (Raised, Ended):
         return None
     return found if theirs and not wrong(trial, outcome, {"output": theirs[0]}) else None
 

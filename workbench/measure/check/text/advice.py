@@ -6,11 +6,13 @@ import difflib
 import re
 import sys
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ....core.trial import Status
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import InlineCall
 
+H = TypeVar("H")   # a place: a text, or what writes itself as one
 _NOT_OF_MODULE = re.compile(r"module '([\w.]{1,80})' has no attribute '(\w{1,60})'")
 _ARGUMENTS = re.compile(r"(?P<of>[\w.]{1,100})\(\) (?:missing \d+ |takes |got an unexpected keyword |got multiple values |"
                         r"got some positional)")
@@ -164,69 +166,69 @@ def _attribute(found: re.Match[str], here: str) -> str:
     return f"Set {name} on the {cls} before {here} reads it, or correct the name."
 
 
-def _rule(pattern: str, advice: str | Callable[[re.Match[str], str], str]) -> tuple[
-        re.Pattern[str], Callable[[re.Match[str], str], str]]:
+def rule(pattern: str, advice: str | Callable[[re.Match[str], H], str]) -> tuple[
+        re.Pattern[str], Callable[[re.Match[str], H], str]]:
     """`advice` as a text: {here} is the place, {0} and {1} are what the pattern found."""
     return re.compile(pattern), advice if callable(advice) else lambda found, here: advice.format(*found.groups(""), here=here)
 
 
 # Of `type: message`; the first that matches counts.
 _RULES = (
-    _rule(r"name '(\w{1,60})' is not defined", _undefined),
-    _rule(r"cannot access local variable '(\w{1,60})'|local variable '(\w{1,60})' referenced",
+    rule(r"name '(\w{1,60})' is not defined", _undefined),
+    rule(r"cannot access local variable '(\w{1,60})'|local variable '(\w{1,60})' referenced",
           "Give {0}{1} a value on every path before {here}."),
-    _rule(r"No module named '([\w.]{1,80})'", _no_module),
-    _rule(r"cannot import name '(\w{1,60})' from '([\w.]{1,80})'", _not_importable),
-    _rule(r"must be (?:of type )?(?:a )?`?(?:tl\.)?constexpr", "Declare the parameter as tl.constexpr: {here} needs its value "
+    rule(r"No module named '([\w.]{1,80})'", _no_module),
+    rule(r"cannot import name '(\w{1,60})' from '([\w.]{1,80})'", _not_importable),
+    rule(r"must be (?:of type )?(?:a )?`?(?:tl\.)?constexpr", "Declare the parameter as tl.constexpr: {here} needs its value "
           "at compile time."),
-    _rule(r"power of (?:2|two)", "Make the size in {here} a power of two, and mask the elements beyond the end."),
-    _rule(r"[Mm]ask .*(?:bool|type)|mask argument", "Give {here} a mask of booleans: a comparison such as offsets < n."),
-    _rule(r"^IndentationError|^TabError", "Indent {here} like the lines around it."),
-    _rule(r"^SyntaxError: unterminated triple-quoted", "Close the string that begins in {here}."),
-    _rule(r"^SyntaxError: unterminated string", "Close the string in {here}."),
-    _rule(r"^SyntaxError: '(.)' was never closed", "Close the {0} of {here}."),
-    _rule(r"^SyntaxError", "Correct {here}."),
-    _rule(r"^FileNotFoundError: .*: '(.{1,200})'",
+    rule(r"power of (?:2|two)", "Make the size in {here} a power of two, and mask the elements beyond the end."),
+    rule(r"[Mm]ask .*(?:bool|type)|mask argument", "Give {here} a mask of booleans: a comparison such as offsets < n."),
+    rule(r"^IndentationError|^TabError", "Indent {here} like the lines around it."),
+    rule(r"^SyntaxError: unterminated triple-quoted", "Close the string that begins in {here}."),
+    rule(r"^SyntaxError: unterminated string", "Close the string in {here}."),
+    rule(r"^SyntaxError: '(.)' was never closed", "Close the {0} of {here}."),
+    rule(r"^SyntaxError", "Correct {here}."),
+    rule(r"^FileNotFoundError: .*: '(.{1,200})'",
           "Put the text of {0} into the file: the file is checked alone, in an empty folder."),
-    _rule(r"^RecursionError", "End the recursion: {here} calls itself again and again."),
-    _rule(r"cannot assign (?:module|parameter)s? before Module.__init__", "Call super().__init__() first in __init__."),
-    _rule(r"^TypeError: (\w+) is not an nn\.Module$", "Write class {0}(nn.Module)."),
-    _rule(r"missing the required \"forward\" function", "Define forward, with the arguments of the reference's."),
-    _rule(r"must implement either the backward or vjp", "Define a static method backward in the autograd.Function."),
-    _rule(r"must implement the forward function|You must implement the forward",
+    rule(r"^RecursionError", "End the recursion: {here} calls itself again and again."),
+    rule(r"cannot assign (?:module|parameter)s? before Module.__init__", "Call super().__init__() first in __init__."),
+    rule(r"^TypeError: (\w+) is not an nn\.Module$", "Write class {0}(nn.Module)."),
+    rule(r"missing the required \"forward\" function", "Define forward, with the arguments of the reference's."),
+    rule(r"must implement either the backward or vjp", "Define a static method backward in the autograd.Function."),
+    rule(r"must implement the forward function|You must implement the forward",
           "Define a static method forward in the autograd.Function."),
-    _rule(r"Legacy autograd function", "Call the Function by its .apply(...) in {here}."),
-    _rule(r"incorrect number of gradients \(expected (\d+), got (\d+)\)",
+    rule(r"Legacy autograd function", "Call the Function by its .apply(...) in {here}."),
+    rule(r"incorrect number of gradients \(expected (\d+), got (\d+)\)",
           "Return {0} values from backward: one for each argument of forward after ctx, None where there is no gradient."),
-    _rule(r"invalid gradient at index (\d+) - got (\[[\d, ]*\]) but expected shape compatible with (\[[\d, ]*\])",
+    rule(r"invalid gradient at index (\d+) - got (\[[\d, ]*\]) but expected shape compatible with (\[[\d, ]*\])",
           "Return a tensor of the shape {2} from backward, as value {0} (counted from 0)."),
-    _rule(r"not enough values to unpack \(expected (\d+), got 0\)",
+    rule(r"not enough values to unpack \(expected (\d+), got 0\)",
           "Give the names in {here} their {0} values. If they are ctx.saved_tensors, call ctx.save_for_backward in forward."),
-    _rule(r"values to unpack \(expected (\d+)", "Give the names in {here} exactly {0} values."),
-    _rule(r"'_OpNamespace' '(\w{1,60})' object has no attribute '(\w{1,60})'",
+    rule(r"values to unpack \(expected (\d+)", "Give the names in {here} exactly {0} values."),
+    rule(r"'_OpNamespace' '(\w{1,60})' object has no attribute '(\w{1,60})'",
           "Correct {1} in {here}: there is no operator torch.ops.{0}.{1}."),
-    _rule(r"^AttributeError: '(\w{1,60})' object has no attribute '(\w{1,60})'", _attribute),
-    _rule(r"leaf Variable that requires grad .* in-place", "Write the result of {here} to a new tensor, not into its operand."),
-    _rule(r"modified by an inplace operation", "Do not change a tensor in place that backward needs: work on a clone."),
-    _rule(r"Can't call numpy\(\) on Tensor that requires grad",
+    rule(r"^AttributeError: '(\w{1,60})' object has no attribute '(\w{1,60})'", _attribute),
+    rule(r"leaf Variable that requires grad .* in-place", "Write the result of {here} to a new tensor, not into its operand."),
+    rule(r"modified by an inplace operation", "Do not change a tensor in place that backward needs: work on a clone."),
+    rule(r"Can't call numpy\(\) on Tensor that requires grad",
           "Compute {here} with torch: numpy has no gradients."),
-    _rule(r"can't convert (?:cuda|\w+:\d+) device type tensor to numpy", "Compute {here} with torch, on the GPU."),
-    _rule(r"does not require grad and does not have a grad_fn",
+    rule(r"can't convert (?:cuda|\w+:\d+) device type tensor to numpy", "Compute {here} with torch, on the GPU."),
+    rule(r"does not require grad and does not have a grad_fn",
           "Do not detach: compute the output from x and the parameters with autograd."),
-    _rule(r"view size is not compatible", "Write .reshape(...) instead of .view(...) in {here}."),
-    _rule(r"Expected all tensors to be on the same device|but got \w+ is on cpu|and weight type \(torch\.[\w.]*Tensor\) "
+    rule(r"view size is not compatible", "Write .reshape(...) instead of .view(...) in {here}."),
+    rule(r"Expected all tensors to be on the same device|but got \w+ is on cpu|and weight type \(torch\.[\w.]*Tensor\) "
           r"should", "Create all tensors of {here} on the device of x, and call no .cpu()."),
-    _rule(r"expected scalar type (\w+) but found (\w+)|should be the same|to have the same dtype",
+    rule(r"expected scalar type (\w+) but found (\w+)|should be the same|to have the same dtype",
           "Use one dtype for all tensors of {here}."),
-    _rule(r"incompatible (?:function|constructor) arguments",
+    rule(r"incompatible (?:function|constructor) arguments",
           "Give {here} the arguments that the C++ function declares, by number and type."),
-    _rule(r"received an invalid combination of arguments", "Correct the arguments in {here}."),
-    _rule(r"(\w+)\.forward\(\) (?:takes|missing)",
+    rule(r"received an invalid combination of arguments", "Correct the arguments in {here}."),
+    rule(r"(\w+)\.forward\(\) (?:takes|missing)",
           "Give forward of {0} the arguments of its call in {here}. .apply() passes ctx before them."),
-    _rule(_ARGUMENTS.pattern, "Call {0} in {here} with the arguments that it declares."),
-    _rule(r"must match|shapes cannot be multiplied|is invalid for input of size|[Ee]xpected .*channels|size mismatch|"
+    rule(_ARGUMENTS.pattern, "Call {0} in {here} with the arguments that it declares."),
+    rule(r"must match|shapes cannot be multiplied|is invalid for input of size|[Ee]xpected .*channels|size mismatch|"
           r"expected .*[Dd] ?(?:\(|input|tensor)", "Correct the shapes in {here}."),
-    _rule(r"ninja|^BuildFailed", "Read its log."),
+    rule(r"ninja|^BuildFailed", "Read its log."),
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from ....core.check_parts import FirstError
+from .advice import rule
 
 _CUDA_ONLY = re.compile(r"__global__|__device__|__shared__|<<<|>>>|\b(?:threadIdx|blockIdx|blockDim)\b")
 _LONG_NAME = re.compile(r'function\("([^"]{100,})"\)')
@@ -31,6 +32,9 @@ class Place:
     text: str = ""
     cpp: bool = False
     with_cuda: bool = False
+
+    def __str__(self) -> str:
+        return self.here or "the source"
 
     @classmethod
     def of(cls, error: FirstError, text: str, *, cpp: bool = False, with_cuda: bool = False) -> Place:
@@ -103,65 +107,58 @@ def _arguments(found: re.Match[str], place: Place) -> str:
     return f"Give the call in {place.here} the arguments that are declared, by number, order and type."
 
 
-def _rule(pattern: str, advice: str | Callable[[re.Match[str], Place], str]) -> tuple[
-        re.Pattern[str], Callable[[re.Match[str], Place], str]]:
-    """`advice` as a text: {here} is the place, {0} and {1} are what the pattern found."""
-    return re.compile(pattern), advice if callable(advice) else \
-        lambda found, place: advice.format(*found.groups(""), here=place.here or "the source")
-
-
 # Patterns for messages of g++, nvcc, ptxas and ld.
 _RULES = (
-    _rule(r"DeprecatedTypeProperties", "Write .scalar_type() instead of .type() in {here}."),
-    _rule(r"a __shared__ array needs a constant size|constant value|variable length array|"
+    rule(r"DeprecatedTypeProperties", "Write .scalar_type() instead of .type() in {here}."),
+    rule(r"a __shared__ array needs a constant size|constant value|variable length array|"
           r"not usable in a constant expression",
           "Use a constant or a template argument as the size, or extern __shared__ memory with its bytes in the launch."),
-    _rule(r"template argument (?:(\w+) )?cannot be deduced", "Write all template arguments of the call in {here}."),
-    _rule(r"the kernel takes \(|no instance of (?:overloaded )?function|no matching function|too (?:few|many) arguments|"
+    rule(r"template argument (?:(\w+) )?cannot be deduced", "Write all template arguments of the call in {here}."),
+    rule(r"the kernel takes \(|no instance of (?:overloaded )?function|no matching function|too (?:few|many) arguments|"
           r"argument of type .* is incompatible with parameter|cannot convert .* in argument|could not be converted|"
           r"no suitable c\w+ function|cannot bind", _arguments),
-    _rule(r"^(?:could not open|cannot open) source file \"([^\"]+)\"|^([^:\s]+): No such file",
+    rule(r"^(?:could not open|cannot open) source file \"([^\"]+)\"|^([^:\s]+): No such file",
           "Put the folder of {0}{1} into extra_include_paths, or remove the #include."),
-    _rule(r"\[with .*\]$", ""),
-    _rule(r"calling a __device__ function", "Do what {here} does in a kernel: host code can read no memory of the GPU."),
-    _rule(r"calling a __host__ function|is undefined in device code|identifier .* is undefined in device",
+    rule(r"\[with .*\]$", ""),
+    rule(r"calling a __device__ function", "Do what {here} does in a kernel: host code can read no memory of the GPU."),
+    rule(r"calling a __host__ function|is undefined in device code|identifier .* is undefined in device",
           "Write __device__ before the function that {here} calls; functions of std:: do not run in a kernel."),
-    _rule(r"must have a void return type|__global__.* must return void|^non-void function .*should return a value",
+    rule(r"must have a void return type|__global__.* must return void|^non-void function .*should return a value",
           "Declare the kernel as void; it returns its results through pointers."),
-    _rule(r"uses too much shared data", "Use a smaller __shared__ array. Above 48 KiB use extern __shared__ memory and "
+    rule(r"uses too much shared data", "Use a smaller __shared__ array. Above 48 KiB use extern __shared__ memory and "
           "cudaFuncSetAttribute."),
-    _rule(r"unterminated #|#endif for this directive is missing", "Write the #endif that belongs to {here}."),
-    _rule(r"closing brace of .* not found", "Write the closing brace of what begins in {here}."),
-    _rule(r"function-definition is not allowed here|expected '}'|expected a \"}\"|at end of input|"
+    rule(r"unterminated #|#endif for this directive is missing", "Write the #endif that belongs to {here}."),
+    rule(r"closing brace of .* not found", "Write the closing brace of what begins in {here}."),
+    rule(r"function-definition is not allowed here|expected '}'|expected a \"}\"|at end of input|"
           r"expected unqualified-id before '}'|linkage specification is not allowed",
           "Close the brace that is open above {here}."),
-    _rule(r"'static'|\"static\"", "Remove static from {here}: Python's bindings are in another file."),
-    _rule(r"conflicting declaration|linkage specification is incompatible|different linkage",
+    rule(r"'static'|\"static\"", "Remove static from {here}: Python's bindings are in another file."),
+    rule(r"conflicting declaration|linkage specification is incompatible|different linkage",
           "Write extern \"C\" in both cpp_sources and cuda_sources, or in neither."),
-    _rule(r"redefinition of|has already been defined|multiple definition", "Remove one of the two definitions."),
-    _rule(r"Value '([\w-]+)' is not defined for option 'gpu-architecture'|[Uu]nsupported gpu architecture '([\w-]+)'",
+    rule(r"redefinition of|has already been defined|multiple definition", "Remove one of the two definitions."),
+    rule(r"Value '([\w-]+)' is not defined for option 'gpu-architecture'|[Uu]nsupported gpu architecture '([\w-]+)'",
           "Remove {0}{1} from extra_cuda_cflags: load_inline compiles for the installed GPU."),
-    _rule(r"[Uu]nknown option '([^']+)'|unrecognized (?:command[- ]line )?option '([^']+)'",
+    rule(r"[Uu]nknown option '([^']+)'|unrecognized (?:command[- ]line )?option '([^']+)'",
           "Remove {0}{1}. extra_cflags are for g++, extra_cuda_cflags for nvcc; nvcc passes flags after -Xcompiler to g++."),
-    _rule(r"cannot find -l(\S+?):?(?:\s|$)",
+    rule(r"cannot find -l(\S+?):?(?:\s|$)",
           "Correct -l{0} in extra_ldflags, or install the library and name its folder by -L."),
-    _rule(r"(?:identifier \"|')(?P<name>\w+)[\"'](?: is undefined| was not declared)(?:.*did you mean '(?P<near>\w+)')?",
+    rule(r"(?:identifier \"|')(?P<name>\w+)[\"'](?: is undefined| was not declared)(?:.*did you mean '(?P<near>\w+)')?",
           _undeclared),
-    _rule(r"'(?P<name>\w+)' does not name a type|'(?P<n>\w+)' has not been declared", lambda found, place: ""),
-    _rule(r"there are no arguments to '(?P<name>\w+)'", _undeclared),
-    _rule(r"name followed by \"::\" must be|'(\w+)' has not been declared|is not a (?:class, )?namespace",
+    rule(r"'(?P<name>\w+)' does not name a type|'(?P<n>\w+)' has not been declared", lambda found, place: ""),
+    rule(r"there are no arguments to '(?P<name>\w+)'", _undeclared),
+    rule(r"name followed by \"::\" must be|'(\w+)' has not been declared|is not a (?:class, )?namespace",
           "Correct the namespace in {here}: torch::, at:: or std::."),
-    _rule(r"has no member (?:named )?[\"'](\w+)[\"'](?:.*did you mean '(\w+)')?",
+    rule(r"has no member (?:named )?[\"'](\w+)[\"'](?:.*did you mean '(\w+)')?",
           lambda found, place: f"Write {found[2]} in {place.here}." if found[2] else f"Correct {found[1]} in {place.here}."),
-    _rule(r"'(\w+)' is not a member of '(\w+)'", "Correct {0} in {here}: {1}:: has no such name, or its #include is missing."),
-    _rule(r"no operator \"\[\]\"|invalid types '.*' for array subscript|must have pointer-to-object",
+    rule(r"'(\w+)' is not a member of '(\w+)'", "Correct {0} in {here}: {1}:: has no such name, or its #include is missing."),
+    rule(r"no operator \"\[\]\"|invalid types '.*' for array subscript|must have pointer-to-object",
           "Use as many [ ] in {here} as the accessor or array has dimensions."),
-    _rule(r"expected (?:a \";\"|',' or ';'|';'|initializer|'\)'|a \"\)\"|an expression|primary-expression)",
+    rule(r"expected (?:a \";\"|',' or ';'|';'|initializer|'\)'|a \"\)\"|an expression|primary-expression)",
           "Look for a missing semicolon or bracket in {here} or in the line above it."),
-    _rule(r"return-statement with no value|return value type does not match|control reaches end|missing return",
+    rule(r"return-statement with no value|return value type does not match|control reaches end|missing return",
           "Return a value of the declared type in {here}."),
-    _rule(r"cannot convert|cannot be used to initialize|cannot be assigned|invalid conversion|incompatible types",
+    rule(r"cannot convert|cannot be used to initialize|cannot be assigned|invalid conversion|incompatible types",
           "Make both sides of {here} the same type."),
-    _rule(r"was declared but never referenced|unused variable|all warnings being treated as errors",
+    rule(r"was declared but never referenced|unused variable|all warnings being treated as errors",
           "Remove what is not used, or take the option that makes warnings errors out of the flags."),
 )

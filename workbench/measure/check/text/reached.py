@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ....core.answers import Answer, Question
+from ....core.answers import FEW_PARTS, Answer, Question
 from ....core.check_parts import FirstError, Log
 from ..foreign.replies import InlineCall, NativeLine, Ran
 from ..host.lines import FILE, codes_of
 from .build_question import in_the_file
 
 KEY, ASKED = "reached", "Did every part of it run?"
-_MOST_NAMED = 4
 _MOST_PARTS = 1000     # of CUDA
 _LONGEST = 60    # of a quoted line
 # A compiler makes other code objects of functions, which are not recorded.
@@ -66,8 +65,8 @@ def ask(text: str, class_name: str, calls: Sequence[InlineCall], records: Sequen
     if not parts:
         what = "branch" if compiles(ast.parse(text)) else "branch and function"
         return [Question(KEY, ASKED, Answer.PASSED, f"Yes: every {what} of its {sources}.")]
-    named = "; ".join(part.text for part in parts[:_MOST_NAMED])
-    more = f"; and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
+    named = "; ".join(part.text for part in parts[:FEW_PARTS])
+    more = f"; and {len(parts) - FEW_PARTS} more" if len(parts) > FEW_PARTS else ""
     count = "1 part" if len(parts) == 1 else f"{len(parts)} parts"
     return [Question(KEY, ASKED, Answer.NOTE, f"No. No question ran {count} of its {sources}, so nothing is known of "
                      f"{'it' if len(parts) == 1 else 'them'}: {named}{more}.",
