@@ -1,5 +1,6 @@
 """The distinct layers of a model, and a recipe for each. The recipe is the best known one, if it was measured. Otherwise, on a
-GPU it has the fastest kernels that are measured here; on the emulator it has the general kernels, which serve every layer."""
+GPU it has the fastest of the `likely` kernels, which are measured here. On the emulator it has the general kernels, which serve
+every layer."""
 
 from __future__ import annotations
 
@@ -7,17 +8,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from ...core.best_known import BestKnown
+from ...core.best_known import BestKnown, load, stored
 from ...core.candidate import EMULATED_SM, Candidate, why_not
+from ...core.command import parse_layer
+from ...core.derived_best import ORDER
 from ...core.errors import BadRequest
+from ...core.gpu import sm_of
 from ...core.layer import DIRECTIONS, FORWARD, Workload
 from ...core.patching import FoundLayer
-from ...core.precision import CLASSES_OF, PRECISIONS_OF
+from ...core.precision import CLASSES, CLASSES_OF, PRECISIONS_OF
+from ...core.space import SearchSpace
+from ...core.start_config import start
 from ...core.variants import discover
 from ..exporting.best_recipe import best_recipe
 from ..exporting.recipe import Recipe
+from ..tuning.space import class_for
+from ..tuning.store import apart
 
-GENERAL = "naive"                 # the names of general variants begin with this: they serve every layer and are slow
+MOST_LIKELY = 4                   # that many variants of a direction are measured
 Measured = Callable[[Workload, Recipe | None], Recipe | None]
 
 
@@ -77,6 +85,31 @@ def choose(workload: Workload, *, arch: str, emulated: bool, train: bool, measur
         None, f"No general kernel computes {workload.dtype}.")
 
 
+def likely(workload: Workload, direction: str, arch: str) -> list[Candidate]:
+    """At most `MOST_LIKELY` candidates of different variants that can run on that GPU: the fastest known variants of the most
+    similar layers, each with its config there. If there are too few, variants in the usual order of preference, each with its
+    default config."""
+    wanted, sm = class_for(workload, direction, arch), sm_of(arch)
+    known = [e for e in (*stored(), *load()) if e.direction == direction and e.precision_class == wanted and not e.derived
+             and parse_layer(e.layer).dims == workload.layer.dims and sm_of(e.arch) // 10 == sm // 10]
+    known.sort(key=lambda e: (e.memory_format != workload.memory_format, apart(e, workload)))
+    asked: list[tuple[str, str, dict[str, int] | None]] = [(e.variant, e.precision, e.config) for e in known]
+    # Without the last variant of the order: it serves every layer, but it is slow.
+    asked += [(name, p, None) for name in ORDER.get(direction, ())[:-1] for p in CLASSES.get(wanted, (wanted,))]
+    variants = {v.name: v for v in discover() if v.direction == direction}
+    found: dict[str, Candidate] = {}
+    for name, precision, config in asked:
+        variant = variants.get(name)
+        if name in found or variant is None or precision not in variant.precision:
+            continue
+        space = SearchSpace(variant, workload.layer, workload.dtype, sm, precision, variant.forms[0], workload.memory_format)
+        if (there := start(space, arch, config and {**variant.default_config, **config})) is not None:
+            found[name] = space.candidate(there.config)
+        if len(found) == MOST_LIKELY:
+            break
+    return list(found.values())
+
+
 def _only_forward(recipe: Recipe, origin: str, train: bool) -> Chosen:
     """Without training the recipe has only forward, because the gradients are not used."""
     if train:
@@ -93,7 +126,7 @@ def _where(entry: BestKnown) -> str:
 
 def _general(workload: Workload, direction: str) -> Candidate | None:
     for variant in discover():
-        if (variant.direction == direction and variant.name.startswith(GENERAL) and "runtime" in variant.forms
+        if (variant.direction == direction and variant.name.startswith("naive") and "runtime" in variant.forms
                 and set(variant.precision) & set(PRECISIONS_OF[workload.dtype])):
             candidate = Candidate(variant, workload.layer, workload.dtype, {}, form="runtime")
             if why_not(candidate, sm=EMULATED_SM) is None:

@@ -40,7 +40,6 @@ from ..exporting.export import export_text, module_order, proof_workload, verify
 from ..exporting.recipe import Recipe
 from ..machine.background import Background
 from ..machine.device_lock import held
-from ..running.candidate_selection import candidates
 from ..running.request import EFFORTS, RunRequest
 from ..running.runner import Runner
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
@@ -50,7 +49,7 @@ from ..tuning.feed import EFFORTS as TUNE_EFFORTS
 from ..tuning.feed import TuneRequest
 from ..tuning.store import tuned_here
 from ..tuning.tune import every_gpu, tune
-from .choose import GENERAL, Chosen, choose, distinct
+from .choose import Chosen, choose, distinct, likely
 from .text import file_notes
 from .write import LayerRecipe, patch_text
 
@@ -291,17 +290,16 @@ def _row(row: PatchedLayer, one: LayerRecipe, chosen: Chosen, judged: ModuleJudg
 def _measured(workload: Workload, derived: Recipe | None, request: PatchRequest, runner: Runner,
               on_text: Callable[[str], None]) -> Recipe | None:
     """The recipe of the fastest right candidates on this GPU, without directions in which PyTorch is faster. The candidates are
-    all variants with their default configs, and the derived ones. General kernels are left out, because none of them is fast on
-    a GPU."""
-    directions = LAUNCHES if request.source.train else LAUNCHES[:1]
-    there = [c for c in candidates(workload, directions=directions) if not c.variant.name.startswith(GENERAL)]
-    there += [c for d, c in (derived.chosen if derived else {}).items() if d in directions and c not in there]
+    the `likely` ones and the derived ones."""
+    arch, directions = arch_of(request.source.device), LAUNCHES if request.source.train else LAUNCHES[:1]
+    there = [c for d, c in (derived.chosen if derived else {}).items() if d in directions]
+    there += [c for d in directions for c in likely(workload, d, arch) if c not in there]
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
         session = Session.create(Path(folder), "defaults")
         run = runner.run(RunRequest(workload, tuple(there), device=request.source.device, effort="quick"), session,
                          on_change=lambda run: on_text(f"{workload.layer}: {run.done_rows} of {len(run.rows)} candidates"))
         try:
-            return recipe_from_trials(run.trials, workload, arch=arch_of(request.source.device))[0]
+            return recipe_from_trials(run.trials, workload, arch=arch)[0]
         except BadRequest:
             return None
 

@@ -90,8 +90,8 @@ class Execution:
             run.finished.set()
 
     def build(self, wave: Sequence[_Prepared]) -> dict[str, Built]:
-        """Build these candidates, and ask nvcc for the resources of each. Failed builds become trials. Returns the successful
-        builds by candidate_id."""
+        """Build these candidates. For the emulator nvcc is asked for the resources of each; a build for a GPU has them already.
+        Failed builds become trials. Returns the successful builds by candidate_id."""
         rows = {rendered.candidate_id: row for row, rendered in wave}
         done: dict[str, Built] = {}
 
@@ -113,13 +113,13 @@ class Execution:
         resources = pool.build(
             units([r for _, r in wave if r.candidate_id not in before], pool.size), self._settings, log_of=log_of,
             on_done=on_done, on_start=lambda item: self._phase(rows[item.candidate_id], "building", "compiling"),
-            cancelled=self.run.cancelled)
+            cancelled=self.run.cancelled, with_resources=self._settings.device_kind == "cpu")
         built = {}
         for row, rendered in wave:
             if (build := done.get(rendered.candidate_id)) is None:
                 continue
-            if rendered.candidate_id not in before:
-                build = replace(build, resources=resources.get(rendered.candidate_id, {}))
+            if rendered.candidate_id in resources:
+                build = replace(build, resources=resources[rendered.candidate_id])
             if self._can_launch(row, rendered, build):
                 built[rendered.candidate_id] = build
         return built

@@ -85,7 +85,7 @@ def near(space: TuneSpace, device: Device) -> list[str]:
     entries = [e for e in (*best_known.stored(), *best_known.load()) if e.direction == space.direction and not e.derived]
     similar = [e for e in entries if e.precision_class == space.precision_class and not any(_differs(e, space, device))]
     found: dict[str, None] = {}
-    for entry in sorted(similar, key=lambda e: _apart(e, space)):
+    for entry in sorted(similar, key=lambda e: apart(e, space.workload)):
         key = key_of_parts(entry.variant, entry.direction, entry.precision, entry.form, entry.config)
         if key in space.place_of:
             found[key] = None
@@ -98,9 +98,16 @@ def near(space: TuneSpace, device: Device) -> list[str]:
             keys = {key_of_parts(name, e.direction, precision, e.form, e.config): None for e in sorted(
                 (e for e in entries if e.variant == name),
                 key=lambda e: (_differs(e, space, device)[0], e.precision != precision, *_differs(e, space, device)[1:],
-                               _apart(e, space)))}
+                               apart(e, space.workload)))}
             found |= dict.fromkeys([key for key in keys if key in space.place_of and key not in space.starts][:1])
     return list(found)
+
+
+def apart(entry: BestKnown, work: Workload) -> float:
+    """How far the layer and sizes of an entry are from those of a workload: the sum of the differences of the logarithms."""
+    pairs = zip(_numbers(parse_layer(entry.layer), entry.batch, entry.input_size),
+                _numbers(work.layer, work.batch, tuple(work.input_size)), strict=True)
+    return sum(abs(log2((a + 1) / (b + 1))) for a, b in pairs)
 
 
 def _differs(entry: BestKnown, space: TuneSpace, device: Device) -> tuple[bool, bool]:
@@ -143,11 +150,3 @@ def _entry(trial: Trial, session: Session, baselines: list[Trial], precision_cla
 
 def _numbers(layer: ConvTranspose, batch: int, input_size: tuple[int, ...]) -> list[float]:
     return [float(v) for k, v in layer_fields(layer).items() if k != "has_bias"] + [float(batch * prod(input_size))]
-
-
-def _apart(entry: BestKnown, space: TuneSpace) -> float:
-    """How far a layer and its sizes are from those of the space: the sum of the differences of the logarithms."""
-    work = space.workload
-    pairs = zip(_numbers(parse_layer(entry.layer), entry.batch, entry.input_size),
-                _numbers(work.layer, work.batch, tuple(work.input_size)), strict=True)
-    return sum(abs(log2((a + 1) / (b + 1))) for a, b in pairs)
