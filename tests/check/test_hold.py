@@ -287,6 +287,21 @@ def test_a_way_that_has_too_little_memory_when_it_runs_is_left_out(enough_for: i
     assert {len(forward.samples)} == {len(b.samples) for b in forward.baselines}
 
 
+def test_the_file_gets_the_memory_of_the_way_that_was_prepared_last(tmp_path: Path) -> None:
+    """Here its calls have too little memory until a way is given up."""
+    layer = models.LAYER.replace("3, 4, 3, 2]", "3, 4, 3]")
+    text = (_FRAME + "class Runs:\n    left = 1\n" + layer).replace("class Model(", "class ModelNew(").replace("    pass", """
+    def forward(self, x):
+        if frame_of("run") and Runs.left:
+            Runs.left -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return super().forward(x)""")
+    with trial_of(text, layer, tmp_path) as (trial, case):
+        found, missing = times.measure(trial, times.Plan(case, "quick"), backward=False, emit=lambda event: None)
+    assert missing is None, missing
+    assert [b.key for b in found["forward"].baselines] == ["default"] and found["forward"].starved == ("as_convolution",)
+
+
 def test_what_a_way_with_too_little_memory_holds_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     """When it runs, and when its graph is built anew. The error that torch.compile raises hides PyTorch's own."""
     layer = torch.nn.Linear(8, 8)

@@ -471,7 +471,7 @@ def test_the_inputs_of_a_backward_are_new_before_a_call_that_is_timed_alone(way:
         expected, = torch.autograd.grad(module.right(given), given, grad_output)
         torch.testing.assert_close(batches.slots[:128].view(torch.float32).view(4, 8), expected)
     held = [weakref.ref(t) for t in (*batches.plain, *batches.dummy, batches.slots)]
-    batches.drop_ways("cpu")
+    batches.drop_ways("", "cpu")
     assert not any(one() is not None for one in held), "the next direction needs their memory"
 
 

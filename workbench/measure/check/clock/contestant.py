@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 
@@ -29,7 +30,9 @@ from ..trialrun import ResultErrors, TrialRun
 from .ladder import LADDER, WHY_NOT_DROP_IN
 from .timed_input import TimedInputs
 
+R = TypeVar("R")
 _LOOSE = 10   # beyond so many tolerances of tf32 a way of PyTorch computes something else
+_ROOM_OF_A_PROCESS = 4   # so many times the bytes of the inputs must be free for a further process with ways of PyTorch
 _ROOM = 20   # for a CUDA graph so many times the bytes of a call must be free, because the turns need memory, too
 
 
@@ -168,9 +171,31 @@ def starved(error: Exception) -> bool:
         error.type == "OutOfMemoryError" or "CUDA error: out of memory" in error.message)
 
 
+def with_room(taken: Turns, parties: Mapping[str, Party], left_out: list[str], work: Callable[[], R]) -> R:
+    """What the work gives. If memory is missing, it is done again: without the way that lacks memory, or without the way that
+    was prepared last if the file or the judge lacks it. `left_out` gets the keys of these ways."""
+    while True:
+        try:
+            return work()
+        except (Starved, Raised, torch.cuda.OutOfMemoryError) as error:
+            last = next((key for key in reversed(taken.modes) if key), "")
+            key = error.key if isinstance(error, Starved) else last if starved(error) else ""
+            if not key:
+                raise
+            process = parties[taken.modes[key].process].process
+        process.ask(requests.DropWays(key))
+        taken.drop(key)
+        left_out.append(key)
+
+
 def too_large(device: str) -> str:
     """Why a way is left out for which the memory does not suffice."""
     return f"it needs more memory than {device} has left"
+
+
+def no_room_for_a_process(device: str, bytes_of_inputs: int) -> bool:
+    """Whether a further process with ways of PyTorch would leave too little memory for the calls of the others."""
+    return device != "cpu" and _ROOM_OF_A_PROCESS * bytes_of_inputs > free_bytes(device)
 
 
 def no_room(way: str, device: str, bytes_of_call: int) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 
 import torch
@@ -39,10 +39,12 @@ from .contestant import (
     Wrong,
     library_kernels,
     no_room,
+    no_room_for_a_process,
     only,
     starved,
     too_large,
     why_not_timed,
+    with_room,
     without_the_candidate,
 )
 from .ladder import LADDER, doubted_ways, in_the_running, settled, why_left_out
@@ -149,14 +151,12 @@ class _Bench:
         most = max(1, min(_MOST_CALLS, self.slots.calls))
         ours = Contestant(_CANDIDATE)
         modes = {"": ours, **self._ways()}
-        one_s = min(self._batch(ours, 1).clock_s for _ in range(3))
-        calls = max(1, min(most, ceil(_BATCH_S / max(one_s, 1e-5))))
         taken = Turns(modes)
+        room = partial(with_room, taken, self.parties, self.starved)
+        one_s = room(lambda: min(self._batch(ours, 1).clock_s for _ in range(3)))
+        calls = max(1, min(most, ceil(_BATCH_S / max(one_s, 1e-5))))
         for name in list(modes):
-            try:
-                self._called(modes[name], min(calls, 3), timed=False)
-            except Starved as error:
-                self._leave_out(error, taken)
+            room(lambda name=name: name in modes and self._called(modes[name], min(calls, 3), timed=False))
         checked = {*self.random.sample(range(_LEAST_TURNS), _CHECKED), self.random.randrange(_LEAST_TURNS, turns)}
         for turn in range(turns):
             if turn >= _LEAST_TURNS:
@@ -166,13 +166,8 @@ class _Bench:
                     taken.running = in_the_running(taken.samples, precisions, shown)
                 elif self.effort != "full" and settled(taken.samples, taken.bounds, precisions, shown):
                     break
-            while True:
-                self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(taken.running)} ways"))
-                try:
-                    took, empty = self._one_turn(taken, calls, check=turn in checked)
-                    break
-                except Starved as error:  # the turn is taken again, without that way
-                    self._leave_out(error, taken)
+            self.emit(Event("time", f"{self.direction}, turn {turn + 1} of {turns}, PyTorch in {len(taken.running)} ways"))
+            took, empty = room(lambda check=turn in checked: self._one_turn(taken, calls, check=check))
             taken.add(took, empty, calls, slowed=timing.slowed_down(self.device))
         only(self.parties, _CANDIDATE, _CANDIDATE)  # the last look at whether it had stayed stopped
         count, throttled, empties = len(taken.slowed), sum(taken.slowed), sorted(taken.empties)
@@ -180,9 +175,10 @@ class _Bench:
         found = CheckTimes(
             summaries[""], tuple(taken.samples[""]), tuple(taken.bounds[""]), calls, sum(t < count for t in checked), throttled,
             precision=self._own_precision(), empty_ms=empties[count // 2], baselines=baselines,
-            left_out=tuple(self.left_out), starved=tuple(self.starved))
+            left_out=(*self.left_out, *(
+                LeftOut(LADDER[key].name, too_large(self.device)) for key in self.starved)), starved=tuple(self.starved))
         if doubted := doubted_ways(found):
-            found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]]))
+            found = replace(found, doubted=doubted, singly=self._singly(ours, modes[doubted[0]], calls))
         for party in (p for name, p in self.parties.items() if name != _CANDIDATE):
             party.process.ask(requests.DropWays())
         self.slots = self.first_truth = None  # the inputs may be new ones now
@@ -207,17 +203,10 @@ class _Bench:
         self._compare(kept[""], kept[beside], same)
         return took, empty
 
-    def _leave_out(self, error: Starved, taken: Turns) -> None:
-        """Go on without the way that has too little memory."""
-        if not error.key:
-            raise error
-        taken.drop(error.key)
-        self.starved.append(error.key)
-        self.left_out.append(LeftOut(LADDER[error.key].name, str(error)))
-
-    def _singly(self, ours: Contestant, way: Contestant) -> OneByOne:
+    def _singly(self, ours: Contestant, way: Contestant, calls: int) -> OneByOne:
         """Samples of both, one call in each batch (a file could combine calls), all compared. Before it, inputs without factors
-        and those of a backward are drawn anew, and each parameter becomes a new version."""
+        and those of a backward are drawn anew, and each parameter becomes a new version. As before a turn, other calls come
+        first: the clock of an idle GPU is low."""
         samples: dict[str, list[float]] = {_CANDIDATE: [], "theirs": []}
         checked = self.random.sample(range(_SINGLE_TURNS), _CHECKED)
         signs = self.case.setting.layer is not None and self.trial.loads_state
@@ -229,7 +218,7 @@ class _Bench:
             self.state = versions.state
             self.order = self.inputs.renew(fresh := self.trial.inputs(self.case) if renewed else [], self.random)
             for name, who in self.random.sample([(_CANDIDATE, ours), ("theirs", way)], 2):
-                self._warm(who, 2)
+                self._warm(who, calls)
                 self.parties[who.process].process.ask(requests.Renew(who.way, backward, negated), fresh)
                 took = self._batch(who, 1, check=name == _CANDIDATE and turn in checked, again=True)
                 kept[name] = self.slots.all(who.process, 1)
@@ -311,8 +300,7 @@ class _Bench:
                         raise Starved(key, too_large(self.device))
                     found, why = self._way(key, own)
                     there |= {key: found} if found else {}
-                except Starved as error:
-                    why = str(error)
+                except Starved:
                     self.starved.append(key)
             if why:
                 self.left_out.append(LeftOut(way.name, why))
@@ -344,13 +332,17 @@ class _Bench:
     def _prepare(self, parties: dict[str, Party], *, benchmark: bool = False) -> list[tuple[str, list[int]]]:
         """Prepare the module for timed calls. `benchmark`: set before the first call, because cuDNN keeps its first choice."""
         kinds = {}
+        tensors = self.inputs.tensors()
         for name, party in list(parties.items()):
+            if name == _COMPILER and no_room_for_a_process(self.device, sum(t.nbytes for t in tensors)):
+                del parties[name]   # the reference's process compiles instead, if there is room for that
+                continue
             state = self.state if self.trial.loads_state or name != _CANDIDATE else None
             try:
                 module = party.ready(self.how, state)
                 answer, _ = party.process.ask(requests.Prepare(
                     module, self.direction, len(self.inputs.fixed), self.inputs.size, benchmark or name in _WITH_BENCHMARK),
-                    self.inputs.tensors(), doing="it was prepared for timing")
+                    tensors, doing="it was prepared for timing")
             except (Raised, Ended) as error:
                 if name != _COMPILER and not (name == _BENCHMARK and starved(error)):
                     raise

@@ -458,8 +458,11 @@ class PrepareWay(Request[Way | NoWay]):
 
 @dataclass(frozen=True)
 class DropWays(Request[Nothing]):
+    """Release one of PyTorch's ways; without `way` all of them, with the inputs and slots."""
+
     op = "drop_ways"
     answer = Nothing
+    way: str = ""
 
 
 @dataclass(frozen=True)

@@ -323,10 +323,13 @@ class Batches:
             torch.cuda.empty_cache()
         return NoWay(f"it needs more memory than {self.device} has left", starved=True)
 
-    def drop_ways(self, device: str) -> tuple[Nothing, Tensors]:
-        """Release the ways with their inputs and slots, and what earlier questions left in the cache. All processes of a check
-        share the memory of one GPU, and the next direction needs it."""
-        self._forget()
+    def drop_ways(self, way: str, device: str) -> tuple[Nothing, Tensors]:
+        """Release one way, or all with their inputs and slots, and what earlier questions left in the cache. All processes of a
+        check share the memory of one GPU, and the next direction needs it."""
+        if way:
+            self.bound.pop(way, None)
+        else:
+            self._forget()
         if device != "cpu":
             torch.cuda.empty_cache()
         return Nothing(), []

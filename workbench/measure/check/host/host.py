@@ -221,7 +221,7 @@ class Host:
         return self.batch.prepare_way(request)
 
     def drop_ways(self, request: requests.DropWays, tensors: Tensors) -> tuple[Nothing, Tensors]:
-        return self.batch.drop_ways(self.device)
+        return self.batch.drop_ways(request.way, self.device)
 
     def run(self, request: requests.Run, tensors: Tensors) -> tuple[Done | NoWay, Tensors]:
         return self.batch.timed(request)
