@@ -458,11 +458,9 @@ class PrepareWay(Request[Way | NoWay]):
 
 @dataclass(frozen=True)
 class DropWays(Request[Nothing]):
-    """Release one of PyTorch's ways; without `way` all of them, with the inputs and slots."""
-
     op = "drop_ways"
     answer = Nothing
-    way: str = ""
+    way: str = ""   # "": all of them, with the inputs and slots
 
 
 @dataclass(frozen=True)
