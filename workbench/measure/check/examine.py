@@ -29,6 +29,8 @@ from .text.advice import advice_for_construction
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits
 
 _RUNS = 3
+_DRAW_ALIKE = "Draw the parameters as the reference does, in the same order."
+_KEEP_NAMES = "Keep the reference's parameter names and shapes."
 _ROUNDING = 1e-3   # float32 runs may differ by this much, because sums may be in another order
 _OF_VALUES = ("values", "gradients", "gradient_values")
 _ONE_CASE = ("batch_one", "empty_batch")
@@ -195,8 +197,7 @@ class Examination:
         try:
             if wrong := unlike(names, theirs, ours_facts.names, ours):
                 self.trial.loads_state = False
-                self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}",
-                                                 "Keep the reference's parameter names and shapes."))
+                self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}", _KEEP_NAMES))
             elif told := networks.wrong_state(self.trial, how, (facts, theirs), ours_facts):
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {told[0]}", told[1]))
             elif warned := networks.no_assign(ours_facts, _ASKED["state_dict"]) or \
@@ -207,18 +208,17 @@ class Examination:
                 self._pass("state_dict", f"Yes, {len(names)} tensor{'s' * (len(names) != 1)}.")
         except (Raised, Ended) as error:
             self.trial.loads_state = False
-            self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {_said(error)}",
-                                             "Keep the reference's parameter names and shapes."))
+            self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {_said(error)}", _KEEP_NAMES))
         if differs := drawn.unequal(self.trial, how):
-            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. {differs}",
-                                            "Draw the parameters as the reference does, in the same order."))
+            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. {differs}", _DRAW_ALIKE))
         elif wrong := drawn.under_another_seed(self.trial, how, new_seed()):
             self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. {wrong}", "Set no seed in the constructor."))
         else:
-            self._pass("same_draw", "Yes: equal bits under each of two seeds." if names else "There are no parameters.")
+            self.questions += drawn.drawn_more(self.trial, how, _ASKED["same_draw"]) or [Question(
+                "same_draw", _ASKED["same_draw"], Answer.PASSED,
+                "Yes: equal bits under each of two seeds." if names else "There are no parameters.")]
         if not self.trial.loads_state and differs:
-            self._skip(("values", "gradients", "gradient_values"), "Not asked: its parameters cannot be made equal to the "
-                       "reference's, neither by state_dict nor by seed.")
+            self._skip(_OF_VALUES, "Not asked: its parameters cannot be made equal to the reference's.")
             return False
         return True
 

@@ -199,19 +199,27 @@ def _touched(module: torch.nn.Module, request: Altered, tensors: Tensors, device
 def second_derivative(module: torch.nn.Module, request: SecondDerivative, tensors: Tensors, device: str
                       ) -> tuple[Habit, Tensors]:
     """The gradients of the sum of the squares of the gradients of all inputs, as a gradient penalty needs them; also that of
-    grad_output. With `of_parameters` the gradients of the parameters count, too; the squares of each are divided by their sum,
-    so that each has the same weight. The answer names those that there are."""
+    grad_output. Of "parameters" the gradients count, too; the squares of each are divided by their sum, so that each has the
+    same weight. "third": the same once more, as where a differential equation is solved. The answer names those that there are.
+    """
     (xs,), (grad_output,) = sets_of(request, tensors, device)
     wanted = [*tensors_of(module, request.gradients, xs), grad_output.requires_grad_()]
     names = (*request.gradients, "grad_output")
-    first = torch.autograd.grad((module(*xs) * grad_output).sum(), [w for n, w in zip(names, wanted, strict=True) if (
-        request.of_parameters and n != "grad_output" or n.startswith("input "))], create_graph=True, allow_unused=True)
-    there = [g for g in first if g is not None]   # if none can be differentiated again, `backward` says so
-    squares = [g.square().sum() for g in there if g.requires_grad] or [g.square().sum() for g in there]
+    sources = [w for n, w in zip(names, wanted, strict=True) if (
+        request.of == "parameters" and n != "grad_output" or n.startswith("input "))]
+    squares = [(module(*xs) * grad_output).sum()]
+    for _ in range(1 + (request.of == "third")):
+        first = torch.autograd.grad(_sum(squares), sources, create_graph=True, allow_unused=True)
+        there = [g for g in first if g is not None]   # if none can be differentiated again, `backward` says so
+        squares = [g.square().sum() for g in there if g.requires_grad] or [g.square().sum() for g in there]
     with fresh_grads(module):   # `backward` runs every node, also that by which once_differentiable raises
-        torch.stack([s / s.detach() if request.of_parameters and s else s for s in squares]).sum().backward()
+        _sum([s / s.detach() if request.of != "inputs" and s else s for s in squares]).backward()
         found = {n: w.grad for n, w in zip(names, wanted, strict=True) if w.grad is not None}
     return Habit(first=tuple(found)), [*found.values()]
+
+
+def _sum(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(parts).sum()
 
 
 def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:

@@ -15,9 +15,15 @@ struct CUDAStream {
     operator cudaStream_t() const { return nullptr; }
     cudaStream_t stream() const { return nullptr; }
     void synchronize() const {}
+    bool query() const { return true; }
 };
 inline CUDAStream getCurrentCUDAStream(int = -1) { return {}; }
 inline CUDAStream getDefaultCUDAStream(int = -1) { return {}; }
+inline CUDAStream getStreamFromPool(bool = false, int = -1) { return {}; }
+inline void setCurrentCUDAStream(CUDAStream) {}
+struct CUDAStreamGuard {
+    template <class Stream> explicit CUDAStreamGuard(const Stream&) {}
+};
 struct CUDAGuard {
     template <class Device> explicit CUDAGuard(const Device&) {}
 };
@@ -27,10 +33,31 @@ struct OptionalCUDAGuard {
 };
 }  // namespace c10::cuda
 namespace at::cuda {
+struct CUDAEvent {
+    explicit CUDAEvent(unsigned int = 0) { cudaEventCreate(&event_); }
+    CUDAEvent(const CUDAEvent&) = delete;
+    ~CUDAEvent() { cudaEventDestroy(event_); }
+    template <class... Stream> void record(const Stream&...) { cudaEventRecord(event_); }
+    template <class... Stream> void recordOnce(const Stream&...) { record(); }
+    template <class Stream> void block(const Stream&) {}
+    void synchronize() const {}
+    bool query() const { return true; }
+    float elapsed_time(const CUDAEvent& end) const {
+        float milliseconds = 0;
+        cudaEventElapsedTime(&milliseconds, event_, end.event_);
+        return milliseconds;
+    }
+    cudaEvent_t event() const { return event_; }
+
+ private:
+    cudaEvent_t event_ = nullptr;
+};
 using c10::cuda::CUDAGuard;
 using c10::cuda::CUDAStream;
+using c10::cuda::CUDAStreamGuard;
 using c10::cuda::getCurrentCUDAStream;
 using c10::cuda::getDefaultCUDAStream;
+using c10::cuda::getStreamFromPool;
 using c10::cuda::OptionalCUDAGuard;
 }  // namespace at::cuda
 #define C10_CUDA_CHECK(call)                                                                    \

@@ -212,18 +212,27 @@ class OtherCalls(Asking):
         return [] if question.answer is Answer.SKIPPED else [question.as_warning()]
 
     def _wrong_second(self, one: Outcome) -> str:
-        """What is wrong with the second derivatives at these inputs. Raises what the file raises, and `Not`."""
+        """What is wrong with the second derivatives at these inputs, and with the third ones of what is no layer: a layer has
+        none. Raises what the file raises, and `Not`."""
+        if said := self._wrong_derivative(one, "second", ("parameters", "inputs")):
+            return said
+        with suppress(Not, Raised):
+            return self._wrong_derivative(one, "third", ("third",)) if one.case.setting.layer is None else ""
+        return ""
+
+    def _wrong_derivative(self, one: Outcome, order: str, kinds: Sequence[str]) -> str:
+        """`kinds`: of the request; the first one that the reference answers."""
         given, (names, values) = [*one.inputs, one.grad_output], one.state
         how, tangent = partial(self.trial.how, one.case), self.trial.tangent
-        for all_of_them in (True, False):
-            ask = partial(SecondDerivative, inputs=len(one.inputs), gradients=tuple(one.names), of_parameters=all_of_them)
+        for kind in kinds:
+            ask = partial(SecondDerivative, inputs=len(one.inputs), gradients=tuple(one.names), of=kind)
             try:
                 found = [self.trial.reference.ask(ask, how(dtype="float64"), list(map(wide, given)),
                                                   (names, list(map(wide, values)))),
                          self.trial.reference.ask(ask, how(), given, one.state)]
                 break
             except Raised as error:
-                if not all_of_them:
+                if kind == kinds[-1]:
                     raise Not(f"the reference raises {error.sentence}.") from error
         found.append(self.trial.candidate.ask(ask, how(), given, self.state))
         truth, own, got = ({n: tangent(n, v).double() for n, v in zip(facts.first, results, strict=False)}
@@ -236,10 +245,10 @@ class OtherCalls(Asking):
                 continue   # zero but for rounding, or not exact in PyTorch either
             called = name if name == "grad_output" else self.trial.plain(name).removeprefix("gradient of ").replace("grad_", "")
             if name not in got or got[name].shape != expected.shape:
-                return f"Autograd gives no second derivative for {called}. The reference has one."
+                return f"Autograd gives no {order} derivative for {called}. The reference has one."
             far = float((got[name] - expected).norm()) / size
             if not far <= max(_SECOND, 8 * off, 8 * max(e.allowed for e in one.errors.values())):
-                return f"The error of the second derivative for {called} is {numbers.error(far)}, that of PyTorch is " \
+                return f"The error of the {order} derivative for {called} is {numbers.error(far)}, that of PyTorch is " \
                     f"{numbers.error(off)}."
         return ""
 

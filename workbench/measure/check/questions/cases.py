@@ -29,6 +29,8 @@ _WORDS = (("mean", "sum", "none"), ("mean", "sum", "batchmean"), ("zeros", "refl
 _CHANNELS = 3   # so many times the given input channels: a loop over tiles of channels may be unrolled for the given ones
 _MOST_CHANNELS = 1 << 14  # input channels times output channels of that case
 _LONGER = 29                 # taps that a kernel is longer, in its first or last dimension
+_FAR_APART = 41              # stride: 41 times float32's 1 / 41 is below 1
+_MANY_TAPS, _MANY_CHANNELS = 261, 517
 _WIDE = 11                   # taps of a square kernel; the inputs have as many positions, so that all taps reach one output
 _FEW, _OF_FEW = 64, 1.6   # values of an operand; see `Case.more`
 _NEAR = 0.02    # relative difference between nearly equal inputs
@@ -235,7 +237,9 @@ def arguments(given: Case, parameters: list[str], defaults: dict[str, Default]) 
 def _usual(layer: ConvTranspose) -> list[Change]:
     """Layers that networks often have, for which a file may have a path of its own: kernel = stride (the decoder of a U-Net),
     kernel 1, kernel 4 at stride 2 (a generator), kernel 3 with output_padding, a vocoder, one channel. Then strides and
-    dilations with a common divisor, where some outputs get no product, and kernels that are long in other dimensions."""
+    dilations with a common divisor, where some outputs get no product, and kernels that are long in other dimensions. Then
+    padding that is wider than the kernel, a stride by which a product with its reciprocal is rounded wrongly, and more taps or
+    channels than a block has threads."""
     plain: Change = {"padding": 0, "output_padding": 0, "dilation": 1}
     wide = (_WIDE,) * min(layer.dims, 2) + (2,) * (layer.dims - 2)
     return [
@@ -247,7 +251,12 @@ def _usual(layer: ConvTranspose) -> list[Change]:
         {"kernel_size": 3, "stride": 2, "padding": 1, "dilation": 2, "output_padding": 1},
         {"kernel_size": 3, "stride": 4, "padding": 2, "dilation": 6, "output_padding": 0},
         {"kernel_size": (layer.kernel_size[0] + _LONGER, *layer.kernel_size[1:])},
-        plain | {"kernel_size": wide, "stride": 1, "padding": tuple(k // 2 for k in wide)}]
+        plain | {"kernel_size": wide, "stride": 1, "padding": tuple(k // 2 for k in wide)},
+        plain | {"kernel_size": 1, "stride": 1, "padding": 1},
+        plain | {"kernel_size": 2, "stride": (*layer.stride[:-1], _FAR_APART)},
+        plain | {"in_channels": 3, "out_channels": 2, "groups": 1, "kernel_size": (*(1,) * (layer.dims - 1), _MANY_TAPS),
+                 "stride": 1},
+        {"in_channels": _MANY_CHANNELS, "out_channels": 2, "groups": 1}]
 
 
 def changed(given: Case, change: Change) -> Case | None:
@@ -386,8 +395,9 @@ def _many_samples(given: Case, batch: int) -> Case | None:
 def _other_dimensions(given: Case) -> Iterator[Case]:
     """One larger and more than twice as large: those not changed by `_generic_sizes`. Together in all inputs that have the
     number at the same place; where that is refused, a product may sum over it, at another place in each input. Of several
-    inputs also one alone: each dimension one larger, then one smaller."""
-    seen = {given.shapes}
+    inputs also one alone: each dimension one larger, then one smaller. A dimension of 1 may be broadcast: it gets the sizes of
+    the others."""
+    seen, others = {given.shapes}, sorted({n for shape in given.shapes for n in shape if n > 1})
     for place, shape in enumerate(given.shapes):
         for d, n in enumerate(shape):
             known = not place and d in (0, len(shape) - 1, len(shape) - 2)
@@ -398,7 +408,8 @@ def _other_dimensions(given: Case) -> Iterator[Case]:
                     (tuple(tuple(size if m == n else m for m in s) for s in given.shapes),
                      f"{size} for each dimension of {n}"))]
             tried += [(tuple((*s[:d], size, *s[d + 1:]) if i == place else s for i, s in enumerate(given.shapes)),
-                       f"dimension {d} of input {place} {size}") for size in (n + 1, n - 1) if size and len(given.shapes) > 1]
+                       f"dimension {d} of input {place} {size}")
+                      for size in (n + 1, n - 1, *(others if n == 1 else ())) if size and len(given.shapes) > 1]
             for shapes, where in tried:
                 if shapes not in seen and sum(map(prod, shapes)) <= _MOST_TWICE:
                     seen.add(shapes)

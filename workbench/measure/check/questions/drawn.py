@@ -21,6 +21,7 @@ import torch
 
 from ....core.answers import Answer, Question
 from ....core.errors import BadRequest
+from ....core.trial import Status
 from ...kernel.validate import distance
 from ..foreign import requests
 from ..foreign.process import Ended, Raised
@@ -147,8 +148,12 @@ class Drawn:
         return found
 
     def _cut(self, x: torch.Tensor, shape: tuple[int, ...], taken: dict[tuple[int, int], torch.Tensor]) -> torch.Tensor:
-        """The same places of all inputs that have a dimension in common."""
+        """The same places of all inputs that have a dimension in common. What was one row becomes several different ones: each
+        has its values at other places."""
         for d, size in enumerate(shape):
+            if x.shape[d] == 1 < size and d < x.dim() - 1:
+                places = torch.randint(x.shape[-1], (size,), generator=self._generator).tolist()
+                x = torch.cat([x.roll(place, -1) for place in places], d)
             if x.shape[d] != size:
                 key = (x.shape[d], size)
                 if key not in taken:
@@ -246,6 +251,16 @@ def under_another_seed(trial: TrialRun, how: Construction, seed: int) -> str:
         return f"Under another seed {name} differs."
     seeded = sorted(one.split()[0] for one in ({*first.after} & {*ours.after}) - ({*their_first.after} & {*theirs.after}))
     return f"It sets the seed of {' and '.join(seeded)}." if seeded else ""
+
+
+def drawn_more(trial: TrialRun, how: Construction, asked: str) -> list[Question]:
+    """A warning if the constructor draws other numbers than the reference's beside the same parameters."""
+    states = [next(one for one in party.drawn[how][0].after if one.startswith("torch "))
+              for party in (trial.reference, trial.candidate)]
+    return [] if states[0] == states[1] else [Question(
+        "same_draw", asked, Answer.WARNED, "Yes, but it draws more or fewer random numbers than the "
+        "reference: in a seeded model the layers that are constructed after it begin with other parameters.",
+        "Draw only what the reference draws.", str(Status.MISMATCH))]
 
 
 def in_calls(trial: TrialRun, given: Case) -> list[Question]:

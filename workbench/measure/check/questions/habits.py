@@ -45,7 +45,6 @@ _BY_DATA = "After a change through .data, which does not count as a new version"
 _SAME_BUFFER = 1e-2   # relative L2 tolerance; the accuracy is tested by other questions
 _SEED_OF_NEW = 45  # the state replaces what it draws
 _MOST_NAMES = 4   # tensors whose gradient alone is wanted
-_ENDED_TOO_OFTEN = "Not asked: the process has ended too often."
 _LARGE = 1 << 20  # values of all inputs
 _LAYOUTS = ("reversed", "channels_last")
 _IN_MEMORY = {"reversed": "", "channels_last": " in channels_last"}
@@ -80,7 +79,8 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool, later: list[Callable[[]
 
     def asked_later() -> Iterator[Question]:
         if trial.candidate.given_up:  # the timing may have ended its process
-            yield Question("some_gradients", ASKED["some_gradients"], Answer.SKIPPED, _ENDED_TOO_OFTEN)
+            yield Question("some_gradients", ASKED["some_gradients"], Answer.SKIPPED,
+                           "Not asked: the process has ended too often.")
         yield from asked(slow)
     if later is not None:
         later.append(asked_later)
@@ -377,14 +377,14 @@ class _Habits(OfNetworks):
         return self._changed_in_eval(other, self._values(other), "With parameters that changed after .eval()") if other else ""
 
     def _new_statistics(self, after: dict[str, torch.Tensor]) -> str:
-        """`after`: the buffers after a call. Those that it has changed change in eval mode, and no parameter does. A buffer
-        that no call changes is not asked: a file may treat a mask as a constant."""
+        """`after`: the buffers after a call. Those that it has changed change in eval mode; a mask may be a constant."""
         before, how = dict(zip(*self.first.state, strict=True)), {"generator": self.trial.generator,
                                                                   "device": self.trial.generator.device}
         values = {n: v * (0.5 + 1.5 * torch.rand(v.shape, **how)).to(v) for n, v in after.items() if v.is_floating_point() and
                   n in before and not same_bits(v, before[n].to(v))}
-        return self._changed_in_eval(self.first, values, "With running statistics that alone changed after .eval()") \
-            if self.trial.loads_state else ""
+        those = [values, *({n: v} for n, v in [*values.items()][:_MOST_NAMES])] if self.trial.loads_state else []
+        words = "With running statistics that alone changed after .eval()"
+        return next(filter(None, (self._changed_in_eval(self.first, one, words) for one in those)), "")
 
     def _parts_in_eval(self) -> str:
         """Each submodule alone, as in a frozen batch norm, where this changes the reference's output."""

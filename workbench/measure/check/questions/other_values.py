@@ -1,8 +1,8 @@
 """Is the file right for other values than those of a call that `get_inputs()` would make: zeros, smooth and equal values, masks
-and labels, one NaN, one huge number? And other values of parameters, for other questions.
+and labels, a NaN, one huge number? And other values of parameters, for other questions.
 
 For a transposed convolution all finite values are legal, so most of these fail. Nothing is known of any other module, so there
-they only warn. One NaN and one huge number only warn for all."""
+they only warn. A NaN and one huge number only warn for all."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ _OF_STATE = ("one channel of each parameter zero", "all parameters zero", "all t
 _ONE_SIGN, _SPARSE = "above zero", "nearly all zero"
 _FLIPPED, _ONE_VALUE = "the masks of booleans flipped", "a row of equal whole numbers"
 _HALVED = "every other whole number halved"
-_NAN, _HUGE = "one NaN among the inputs", "one value 1e5 times larger than the others"
-_TIMES, _GENEROUS = 1e5, 8.0   # of an error, beside the huge value
+_NAN, _NAN_WEIGHT = "one NaN among the inputs", "one NaN in a parameter, beside inputs of zero"
+_HUGE = "one value {:g} times larger than the others"
+_TIMES, _GENEROUS = (1e20, 1e5), 8.0   # of an error, beside the huge value
 _SMALL, _DIGITS, _NORMAL, _FEWEST = 1e-4, 1e-4, 1e-30, 8   # of outputs that a formula may lose
 _TRIES = 3   # places of a NaN: the reference may not use each
 _MORE = 4.0   # factor for every eighth changed parameter
@@ -83,6 +84,7 @@ def _of_inputs(trial: TrialRun, given: Case, *, gradients: bool) -> Iterator[tup
     else:
         asked += [("of the other sign", -1.0)] if one_sign else []
         asked += [(f"{_LARGER:g} times larger in every other sample", _LARGER), ("4096 times smaller", 2.0**-12),
+                  *([("2^37 times smaller", 2.0**-37)] if trial.dtype != "float16" and trial.declared != "fp16" else []),
                   (f"{_SHIFT:g} larger", _SHIFT), (_FEW, _FEW)]
     state: State | None = None
     for words, factor in asked:
@@ -135,7 +137,8 @@ def _that_only_warn(trial: TrialRun, given: Case, *, gradients: bool) -> Iterato
         yield said, outcome.problem("call") or of_values or _not_finite(outcome, "gradient_values")
     places = [place for place, x in enumerate(trial.given) if x.is_floating_point() and x.numel() > 1 and (
         trial.drawn is None or trial.drawn.structures[place] is None)]
-    for said, problem in ((_NAN, _swallowed), (_HUGE, _beside_a_huge_one)) if places else ():
+    huge = [(_HUGE.format(times), partial(_beside_a_huge_one, times=times)) for times in _TIMES]
+    for said, problem in ((_NAN, _swallowed), (_NAN_WEIGHT, _swallowed_of_state), *huge) if places else ():
         try:
             usual = trial.run(given, gradients=False)
             found = [problem(trial, usual, place) for place in places[:2]] if not usual.problems else []
@@ -148,27 +151,42 @@ def _that_only_warn(trial: TrialRun, given: Case, *, gradients: bool) -> Iterato
 def _swallowed(trial: TrialRun, usual: Outcome, place: int) -> tuple[bool, Problem | None]:
     """Whether the reference's output has NaN if that input has one, and what is wrong if the file's has none there. The file
     may have more of them."""
-    for _ in range(_TRIES):
-        inputs = _with_one(trial, usual, place, torch.nan)
-        theirs = trial.reference.call(trial.how(usual.case), inputs, state=usual.state, no_grad=True)[1]
-        if theirs and bool(theirs[0].isnan().any()):
-            got = trial.candidate.call(trial.how(usual.case), inputs, state=usual.state if trial.loads_state else None,
-                                       no_grad=True)[1]
-            lost = theirs[0].isnan() & got[0].isfinite() if got and got[0].shape == theirs[0].shape else None
-            if lost is None or not (count := int(lost.sum())):
-                return True, None
-            of = numbers.count(int(theirs[0].isnan().sum()))
-            return True, Problem("values", Status.MISMATCH, f"{numbers.count(count)} of {of} NaN in the reference's output are "
-                                 "finite numbers in the file's.")
-    return False, None
+    tried = ((_with_one(trial, usual, place, torch.nan), usual.state) for _ in range(_TRIES))
+    return next((found for inputs, state in tried if (found := _lost_nan(trial, usual, inputs, state))[0]), (False, None))
 
 
-def _beside_a_huge_one(trial: TrialRun, usual: Outcome, place: int) -> tuple[bool, Problem | None]:
+def _swallowed_of_state(trial: TrialRun, usual: Outcome, place: int) -> tuple[bool, Problem | None]:
+    """The same of a parameter, where half of that input is zero: a file may skip its products."""
+    names, values = usual.state
+    those = [at for at, (n, v) in enumerate(zip(names, values, strict=True)) if n in usual.names and v.dim() > 1 and v.numel()]
+    if not those or not trial.loads_state or place:
+        return False, None
+    inputs = [x.clone() for x in usual.inputs]
+    inputs[place] = _half(inputs[place], trial.generator, ones=False)
+    with_nan = [v.clone() if at == those[0] else v for at, v in enumerate(values)]
+    with_nan[those[0]].view(-1)[0] = torch.nan
+    return _lost_nan(trial, usual, inputs, (names, with_nan))
+
+
+def _lost_nan(trial: TrialRun, usual: Outcome, inputs: list[torch.Tensor], state: State) -> tuple[bool, Problem | None]:
+    theirs = trial.reference.call(trial.how(usual.case), inputs, state=state, no_grad=True)[1]
+    if not theirs or not bool(theirs[0].isnan().any()):
+        return False, None
+    got = trial.candidate.call(trial.how(usual.case), inputs, state=state if trial.loads_state else None, no_grad=True)[1]
+    lost = theirs[0].isnan() & got[0].isfinite() if got and got[0].shape == theirs[0].shape else None
+    if lost is None or not (count := int(lost.sum())):
+        return True, None
+    of = numbers.count(int(theirs[0].isnan().sum()))
+    return True, Problem("values", Status.MISMATCH, f"{numbers.count(count)} of {of} NaN in the reference's output are finite "
+                         "numbers in the file's.")
+
+
+def _beside_a_huge_one(trial: TrialRun, usual: Outcome, place: int, *, times: float) -> tuple[bool, Problem | None]:
     """Compares the outputs that do not depend on the huge value: their truth in float64 is as without it. A formula that
     scales, shifts or transforms a whole row loses their digits."""
     if "float16" in (trial.dtype, trial.declared) or trial.declared == "fp16":
         return False, None
-    inputs = _with_one(trial, usual, place, _TIMES)
+    inputs = _with_one(trial, usual, place, times)
     how, without = trial.how(usual.case), usual.expected["output"]
     truth = trial.reference.call(trial.how(usual.case, dtype="float64"), inputs, state=usual.state, wide=True, no_grad=True)[1]
     alone = truth[0] == without if truth and truth[0].shape == without.shape else torch.zeros(())

@@ -25,6 +25,7 @@ from ..foreign.replies import InlineCall
 from .build_question import in_the_file
 from .compile_advice import Place, compile_advice
 
+_COUNTS = re.compile(r"[^;()]*,\s*\d+[uUlL]*\s*\)")   # the rest of an atomicAdd that counts: no order of it matters
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
 MOST_WAIT_S = 60.0   # for nvcc, after the last other answer
@@ -72,7 +73,7 @@ def findings(text: str, calls: Sequence[InlineCall]) -> list[Hint]:
     if streams and not re.search(r"cudaGetLastError|cudaPeekAtLastError|KERNEL_LAUNCH_CHECK", code):
         found.append(Hint("errors", "No launch is checked for an error.",
                           "Write C10_CUDA_KERNEL_LAUNCH_CHECK(); after each launch."))
-    if re.search(r"\batomicAdd\s*\(", code):
+    if any(not _COUNTS.match(code, one.end()) for one in re.finditer(r"\batomicAdd\s*\(", code)):
         found.append(Hint("bits", "atomicAdd sums in another order each time.",
                           "Replace atomicAdd by a two-step sum if the same bits are needed in each run."))
     return found

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cuda_on_cpu/errors.h"
 #include "cuda_on_cpu/launch.h"
@@ -308,4 +309,71 @@ inline cudaError_t cudaFree(void* data) {
 }
 inline cudaError_t cudaFreeAsync(void* data, cudaStream_t) {
   return cudaFree(data);
+}
+
+// All work is done when its call returns, so streams and events have nothing to wait for. A created stream has an address of its
+// own: a launcher that works on it does not work on the stream that it was given.
+struct CUstream_st {
+  char unused;
+};
+struct CUevent_st {
+  double recorded_ms;
+};
+typedef CUevent_st* cudaEvent_t;
+constexpr unsigned int cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
+constexpr unsigned int cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2;
+
+inline cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  *stream = new CUstream_st();
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) {
+  return cudaStreamCreate(stream);
+}
+inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int) {
+  return cudaStreamCreate(stream);
+}
+inline cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = *greatest = 0;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamQuery(cudaStream_t) {
+  return cudaPeekAtLastError();
+}
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned int = 0) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new CUevent_st();
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
+  return cudaEventCreate(event);
+}
+inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned int) {
+  return cudaEventCreate(event);
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t = nullptr) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  event->recorded_ms = 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventQuery(cudaEvent_t) {
+  return cudaPeekAtLastError();
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  return cudaPeekAtLastError();
+}
+inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  *milliseconds = static_cast<float>(end->recorded_ms - begin->recorded_ms);
+  return cudaSuccess;
 }
