@@ -162,6 +162,82 @@ def test_findings_in_the_text() -> None:
     assert found == {"stream", "waits", "errors"}
     right = _call("k<<<g, b, 0, at::cuda::getCurrentCUDAStream()>>>(x); C10_CUDA_KERNEL_LAUNCH_CHECK();")
     assert cuda_sources.findings("", [right]) == []
+    for line, sums in (("atomicAdd(&y[f(i, 1)], v)", True), ("atomicAdd(&ready[blockIdx.x], 1u)", False)):
+        hints = cuda_sources.findings("", [_call(f"__global__ void k(float* y) {{ {line}; }}")])
+        assert [f.about for f in hints] == ["bits"] * sums, line
+
+
+# A right file that works on a stream of its own, between events, and measures how long.
+_ON_A_STREAM = """
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+CODE = load_inline(name="twice", cpp_sources="torch::Tensor twice(torch::Tensor x);", functions=["twice"], cuda_sources='''
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAStream.h>
+
+__global__ void twice_of(const float* x, float* y, long n) {
+  long i = blockIdx.x * 128l + threadIdx.x;
+  if (i < n) y[i] = 2 * x[i];
+}
+
+torch::Tensor twice(torch::Tensor x) {
+  torch::Tensor y = torch::empty_like(x);
+  auto side = c10::cuda::getStreamFromPool(), here = at::cuda::getCurrentCUDAStream();
+  at::cuda::CUDAEvent begin, end;
+  begin.record(here);
+  begin.block(side);
+  twice_of<<<x.numel() / 128 + 1, 128, 0, side>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+  end.record(side);
+  end.block(here);
+  cudaStream_t own;
+  cudaEvent_t first, last;
+  float ms = -1;
+  cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), cudaEventCreate(&first), cudaEventCreate(&last);
+  cudaEventRecord(first, own), cudaEventRecord(last, own), cudaStreamWaitEvent(own, last, 0), cudaEventSynchronize(last);
+  cudaEventElapsedTime(&ms, first, last);
+  TORCH_CHECK(ms >= 0 && ms < 1000, "the clock of the events");
+  cudaEventDestroy(first), cudaEventDestroy(last), cudaStreamDestroy(own);
+  return y;
+}
+''')
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return CODE.twice(x.contiguous()) if x.dtype == torch.float32 else 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return Twice.apply(x)
+"""
+_DOUBLES = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+def get_inputs():
+    return [torch.randn(4, 40)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_file_may_use_streams_and_events(checked) -> None:
+    report = checked(with_small_headers(_ON_A_STREAM, runs=True), reference=_DOUBLES)
+    assert not failed(report) and report.question("values").answer is Answer.PASSED, report.questions
 
 
 def _running(word: str) -> list[str]:

@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.core.layer import ConvTranspose
+from workbench.core import best_known
+from workbench.core.candidate import why_not
+from workbench.core.gpu import sm_of
+from workbench.core.layer import DIRECTIONS, ConvTranspose, Workload
 from workbench.core.orders import PatchOrder
 from workbench.core.patching import (
     FASTER_ONLY,
@@ -25,8 +28,9 @@ from workbench.core.patching import (
     PatchedLayer,
     PatchReport,
 )
+from workbench.core.presets import preset
 from workbench.drive.patching import plots, text
-from workbench.drive.patching.choose import choose, distinct
+from workbench.drive.patching.choose import MOST_LIKELY, choose, distinct, likely
 from workbench.measure.patching.compare import Both, decided, must_undo, timed_layer, whole
 from workbench.measure.patching.step import Stepper
 from workbench.measure.patching.turns import in_turns
@@ -127,6 +131,21 @@ def test_the_best_known_recipe_comes_first_and_a_gpu_never_gets_a_general_kernel
     chosen = choose(unknown.workload, arch="sm_90", emulated=False, train=True, measured=lambda *given: asked.append(given))
     assert chosen.recipe is None and [work for work, _ in asked] == [unknown.workload]
     assert chosen.origin == "No kernel was right and faster than PyTorch here."
+
+
+def test_for_an_unknown_layer_a_few_variants_are_measured_the_winners_of_similar_layers_first() -> None:
+    """The layer is that of models/hifigan-1 with a few more channels; the variant that is the fastest there comes first."""
+    work = Workload(ConvTranspose(1, 520, 264, (16,), stride=(8,), padding=(4,)), 8, (32,))
+    winner = best_known.best_config("forward", preset("models/hifigan-1").workload(), "tf32", "sm_90")
+    for arch in ("sm_90", "sm_80"):
+        for direction in DIRECTIONS:
+            there = likely(work, direction, arch)
+            names = [one.variant.name for one in there]
+            assert 2 <= len(there) <= MOST_LIKELY and len(set(names)) == len(names), names
+            assert not set(names) & {"naive_gather", "shared_weight_tiling", "warp_per_output"}
+            assert all(why_not(one, sm=sm_of(arch)) is None and one.layer == work.layer for one in there)
+    first = likely(work, "forward", "sm_90")[0]
+    assert (first.variant.name, first.precision) == (winner.variant, winner.precision)
 
 
 REPORT = PatchReport(

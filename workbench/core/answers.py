@@ -52,10 +52,13 @@ FEW_PARTS = 4   # so many parts that did not run are named where there is little
 _NOT_ASKED = ("autocast", "other dtypes than the given one and float64", "torch.func and tracing",
               "infinite and denormal inputs", "unbatched inputs", "tensors of more than 2^31 values",
               "memory that is never freed", "how often memory is allocated", "another rounding mode of the processor",
-              "several devices", "sizes far above the given one", "wrong shapes, except too many channels",
+              "several devices", "sizes and arguments far above the given ones",
+              "inputs that the reference refuses, except too many channels", "arguments of forward by their names",
+              "attributes that are set later", "outputs of many calls that are all in use",
               "parametrizations of other modules than a layer", "hooks of the part that owns the weight",
               "derivatives of values exactly at a kink", "whole numbers above 2^31",
-              "on the CPU, CUDA blocks that change one value without an atomic", "whether the file recognises a check")
+              "on the CPU, CUDA blocks that change one value without an atomic or a memory fence", "several streams at once",
+              "lanes that a warp function names and that do not call it", "whether the file recognises a check")
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ _ONE_SIGN, _SPARSE = "above zero", "nearly all zero"
 _FLIPPED, _ONE_VALUE = "the masks of booleans flipped", "a row of equal whole numbers"
 _HALVED = "every other whole number halved"
 _NAN, _NAN_WEIGHT = "one NaN among the inputs", "one NaN in a parameter, beside inputs of zero"
-_HUGE = "one value {:g} times larger than the others"
-_TIMES, _GENEROUS = (1e20, 1e5), 8.0   # of an error, beside the huge value
+_HUGE = "one value {} times larger than the others"
+_TIMES, _GENEROUS = ("1e20", "1e5"), 8.0   # of an error, beside the huge value
 _SMALL, _DIGITS, _NORMAL, _FEWEST = 1e-4, 1e-4, 1e-30, 8   # of outputs that a formula may lose
 _TRIES = 3   # places of a NaN: the reference may not use each
 _MORE = 4.0   # factor for every eighth changed parameter
@@ -137,7 +137,7 @@ def _that_only_warn(trial: TrialRun, given: Case, *, gradients: bool) -> Iterato
         yield said, outcome.problem("call") or of_values or _not_finite(outcome, "gradient_values")
     places = [place for place, x in enumerate(trial.given) if x.is_floating_point() and x.numel() > 1 and (
         trial.drawn is None or trial.drawn.structures[place] is None)]
-    huge = [(_HUGE.format(times), partial(_beside_a_huge_one, times=times)) for times in _TIMES]
+    huge = [(_HUGE.format(times), partial(_beside_a_huge_one, times=float(times))) for times in _TIMES]
     for said, problem in ((_NAN, _swallowed), (_NAN_WEIGHT, _swallowed_of_state), *huge) if places else ():
         try:
             usual = trial.run(given, gradients=False)
