@@ -199,8 +199,10 @@ def test_what_nobody_measured_is_said(tmp_path, capsys):
     for arch in ("sm_80", "sm_86", "sm_100"):
         for said in exported(arch):
             assert said.count("forward, grad_input, grad_weight") == 1 and f": derived, not measured on {arch}." in said
-    for said in exported("sm_90"):
+    for said in (*exported("sm_90"), *exported("sm_90a")):
         assert "not measured on" not in said and "derived" not in said
+    assert cli.main(["export", "--preset", "kb74", "--best", "--arch", "sm_99"]) == 2
+    assert "no GPU architecture 'sm_99'; choose sm_80," in capsys.readouterr().err
 
 
 def test_a_variant_that_does_not_serve_the_layer_is_refused(tmp_path, capsys):

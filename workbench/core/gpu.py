@@ -28,6 +28,10 @@ GPU_LIMITS = {
 }
 
 
+# Generations without limits of their own here: those of the nearest older one hold.
+_OTHERS = (101, 103, 110, 121)
+
+
 def gpu_limits(sm: int) -> dict[str, int]:
     """The limits of `sm`. For an unknown generation: those of the newest known one that is older."""
     known = [k for k in GPU_LIMITS if k <= sm]
@@ -42,3 +46,12 @@ def sm_of(arch: str) -> int:
     if not found:
         raise BadRequest(f"{arch!r} is not a GPU architecture; write sm_90.", field="arch")
     return int(found[1])
+
+
+def named_arch(text: str) -> str:
+    """`sm_90` of what a user writes, such as "sm_90a". Raises `BadRequest` if NVIDIA has no GPU generation of that name."""
+    sm, known = sm_of(text), sorted((*GPU_LIMITS, *_OTHERS))
+    if sm not in known:
+        raise BadRequest(f"There is no GPU architecture {text!r}; choose {', '.join(f'sm_{one}' for one in known)}.",
+                         field="arch")
+    return f"sm_{sm}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from ...core.candidate import Candidate, why_not
 from ...core.command import PROGRAM, workload_arguments
 from ...core.errors import BadRequest
-from ...core.gpu import sm_of
+from ...core.gpu import named_arch, sm_of
 from ...core.layer import BACKWARD, LAUNCHES, Workload
 from ...core.presets import SUITES, problem_of
 from ...core.variants import Variant, discover, find
@@ -118,7 +118,7 @@ def _suite(args: argparse.Namespace) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadRequest(f"{args.out} cannot be written: {error.strerror}. Name another folder.", field="out") from error
-    arch = args.arch or arch_of(args.device)
+    arch = named_arch(args.arch) if args.arch else arch_of(args.device)
     for name, text in suite_files(args.suite, arch, precision=args.precision, all_dtypes=args.all_dtypes):
         write_whole(args.out / name, text)
         print(args.out / name)
@@ -192,7 +192,7 @@ def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[
                          "variants.")
     if not (args.preset or args.layer):
         raise BadRequest("--best needs --preset or --layer: the layer to export for.")
-    arch = args.arch or arch_of(args.device)
+    arch = named_arch(args.arch) if args.arch else arch_of(args.device)
     recipe, entries = best_recipe(workload_from(args), arch, precision=args.precision)
     for line in (*map(origin, entries), left_to_pytorch(recipe, arch), *cautions(entries, arch, args.precision)):
         if line:

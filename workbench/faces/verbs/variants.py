@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from ...core.errors import BadRequest
-from ...core.gpu import sm_of
+from ...core.gpu import named_arch, sm_of
 from ...core.layer import LAUNCHES, Workload
 from ...core.precision import PRECISIONS, PRECISIONS_OF
 from ...core.space import SearchSpace
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if args.preset or args.layer:
         if args.json:
             raise BadRequest("--json lists the variants without a layer; leave out --json, or --preset and --layer.")
-        return _for_layer(there, workload_from(args), args.arch or arch_of(), args)
+        return _for_layer(there, workload_from(args), named_arch(args.arch) if args.arch else arch_of(), args)
     if args.arch or args.precision:
         raise BadRequest("--arch and --precision need --preset or --layer.", field="layer")
     if args.json:

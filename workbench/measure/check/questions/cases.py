@@ -357,7 +357,7 @@ def _generic_sizes(given: Case) -> Iterator[Case]:
     if shapes != given.shapes and sum(map(prod, shapes)) <= _MOST_TWICE:
         yield replace(given, shapes=shapes, name=_AS_MANY)
     batch = given.shapes[0][0] if given.shapes and given.shapes[0] else 0
-    for size in (3, batch + 1, 2 * batch + 1, _BEYOND_A_GRID) if batch else ():
+    for size in dict.fromkeys((3, batch + 1, 2 * batch + 1, _BEYOND_A_GRID)) if batch else ():
         case = with_batch(given, size, f"batch {size}")
         if size != batch and (size <= batch + 1 or sum(map(prod, case.shapes)) <= _MOST_TWICE):
             yield case
