@@ -29,6 +29,7 @@ from workbench.core.patching import (
     PatchReport,
 )
 from workbench.core.presets import preset
+from workbench.drive.exporting.recipe import Recipe
 from workbench.drive.patching import plots, text
 from workbench.drive.patching.choose import MOST_LIKELY, choose, distinct, likely
 from workbench.measure.patching.compare import Both, decided, must_undo, timed_layer, whole
@@ -125,7 +126,8 @@ def test_the_best_known_recipe_comes_first_and_a_gpu_never_gets_a_general_kernel
         assert ("grad_weight" in chosen.recipe.precision) is train
     call = replace(CALL, shape=(4, 128, 900), dtype="float16")
     near, = distinct((found("a", ConvTranspose(1, 128, 64, 4, stride=2, padding=1), call),))
-    chosen = choose(near.workload, arch="sm_90", emulated=False, train=False, measured=lambda work, derived: derived)
+    chosen = choose(near.workload, arch="sm_90", emulated=False, train=False, measured=lambda work, there: Recipe.of(
+        work, {"forward": there[0]}, proven={"forward": 90}))
     assert chosen.recipe.forward and chosen.origin == "the fastest of those that were measured here"
     unknown, = distinct((found("a", LAYER, CALL),))
     chosen = choose(unknown.workload, arch="sm_90", emulated=False, train=True, measured=lambda *given: asked.append(given))

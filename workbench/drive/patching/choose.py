@@ -14,7 +14,7 @@ from ...core.command import parse_layer
 from ...core.derived_best import ORDER
 from ...core.errors import BadRequest
 from ...core.gpu import sm_of
-from ...core.layer import DIRECTIONS, FORWARD, Workload
+from ...core.layer import DIRECTIONS, FORWARD, LAUNCHES, Workload
 from ...core.patching import FoundLayer
 from ...core.precision import CLASSES, CLASSES_OF, PRECISIONS_OF
 from ...core.space import SearchSpace
@@ -26,7 +26,7 @@ from ..tuning.space import class_for
 from ..tuning.store import apart
 
 MOST_LIKELY = 4                   # that many variants of a direction are measured
-Measured = Callable[[Workload, Recipe | None], Recipe | None]
+Measured = Callable[[Workload, list[Candidate]], Recipe | None]
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,8 @@ def distinct(layers: tuple[FoundLayer, ...]) -> list[Distinct]:
 
 
 def choose(workload: Workload, *, arch: str, emulated: bool, train: bool, measured: Measured) -> Chosen:
-    """Choose a recipe. `measured` runs candidates on the GPU and returns a recipe of the fastest right ones that are faster
-    than PyTorch. It also gets the derived recipe of this layer, if there is one. Without `train` the recipe has only forward.
-    """
+    """Choose a recipe. `measured` runs candidates on the GPU, those of the derived recipe and the `likely` ones, and returns a
+    recipe of the fastest right ones that are faster than PyTorch. Without `train` the recipe has only forward."""
     derived: Recipe | None = None
     try:
         derived, entries = best_recipe(workload, arch)
@@ -75,7 +74,10 @@ def choose(workload: Workload, *, arch: str, emulated: bool, train: bool, measur
         if not emulated and workload.dtype not in CLASSES_OF:
             return Chosen(None, str(error))
     if not emulated:
-        found = measured(workload, derived)
+        directions = LAUNCHES if train else LAUNCHES[:1]
+        there = [c for d, c in (derived.chosen if derived else {}).items() if d in directions]
+        there += [c for d in directions for c in likely(workload, d, arch) if c not in there]
+        found = measured(workload, there)
         return _only_forward(found, "the fastest of those that were measured here", train) if found else Chosen(
             None, "No kernel was right and faster than PyTorch here.")
     general = {d: c for d in DIRECTIONS if (c := _general(workload, d))}

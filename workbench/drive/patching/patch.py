@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from ...core.candidate import Candidate
 from ...core.command import PROGRAM
 from ...core.env import require_torch
 from ...core.errors import BadRequest
 from ...core.gpu import sm_of
-from ...core.layer import DIRECTIONS, LAUNCHES, Workload
+from ...core.layer import DIRECTIONS, Workload
 from ...core.orders import InspectOrder, PatchOrder
 from ...core.patching import (
     FASTER_ONLY,
@@ -34,12 +35,15 @@ from ...core.patching import (
 )
 from ...core.plain_text import plain
 from ...core.replies import Event, ModuleJudged
+from ...core.template import render
 from ...core.trial import Status
+from ..bench.prebuild import BuildAhead
 from ..exporting.best_recipe import arch_of
 from ..exporting.export import export_text, module_order, proof_workload, verify
 from ..exporting.recipe import Recipe
 from ..machine.background import Background
 from ..machine.device_lock import held
+from ..running.builds import BuildSettings
 from ..running.request import EFFORTS, RunRequest
 from ..running.runner import Runner
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
@@ -49,11 +53,12 @@ from ..tuning.feed import EFFORTS as TUNE_EFFORTS
 from ..tuning.feed import TuneRequest
 from ..tuning.store import tuned_here
 from ..tuning.tune import every_gpu, tune
-from .choose import Chosen, choose, distinct, likely
+from .choose import Chosen, Distinct, Measured, choose, distinct
 from .text import file_notes
 from .write import LayerRecipe, patch_text
 
 LIMIT_S = 1800.0
+_BUILD_LIMIT_S, _POLL_S = 300.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -216,29 +221,43 @@ def _told(error: WorkerFailed) -> Exception:
 def _judged(inspected: Inspected, request: PatchRequest, runner: Runner, on_text: Callable[[str], None],
             stopped: threading.Event | None) -> tuple[list[LayerRecipe], dict[str, PatchedLayer]]:
     """The recipes that were judged right, and a row for each instance; the key is its first path."""
-    source = request.source
+    right: list[LayerRecipe] = []
     rows = {layer.paths[0]: PatchedLayer(layer, False, layer.why_not) for layer in inspected.layers}
-    right = []
     groups = distinct(inspected.layers)
-    for number, group in enumerate(groups, 1):
-        if stopped is not None and stopped.is_set():
-            raise RuntimeError("Stopped.")
-        on_text(f"layer {number} of {len(groups)}: {group.workload.layer}")
-        if request.tune:
-            _tune(group.workload, request, runner, on_text, stopped)
-        chosen = choose(group.workload, arch=arch_of(source.device), emulated=source.device == "cpu", train=source.train,
-                        measured=lambda work, derived: _measured(work, derived, request, runner, on_text))
-        if chosen.recipe is None:
-            rows |= {p: replace(rows[p], reason=chosen.origin) for p in group.paths}
-            continue
-        one = LayerRecipe(group.workload, chosen.recipe, group.paths)
-        judged = _prove(one, request, runner, on_text)
-        rows |= {p: _row(rows[p], one, chosen, judged) for p in group.paths}
-        if judged.status == Status.OK:
-            right.append(one)
+    with _built_ahead(groups, request, runner) as ahead:
+        for number, group in enumerate(groups, 1):
+            if stopped is not None and stopped.is_set():
+                raise RuntimeError("Stopped.")
+            on_text(f"layer {number} of {len(groups)}: {group.workload.layer}")
+            if request.tune:
+                _tune(group.workload, request, runner, on_text, stopped)
+            chosen = _chosen(group.workload, request, lambda work, there: _measured(
+                work, there, ahead, request, runner, on_text, stopped))
+            if chosen.recipe is None:
+                rows |= {p: replace(rows[p], reason=chosen.origin) for p in group.paths}
+                continue
+            one = LayerRecipe(group.workload, chosen.recipe, group.paths)
+            judged = _prove(one, request, runner, on_text)
+            rows |= {p: _row(rows[p], one, chosen, judged) for p in group.paths}
+            if judged.status == Status.OK:
+                right.append(one)
     if stopped is not None and stopped.is_set():
         raise RuntimeError("Stopped.")
     return right, rows
+
+
+def _chosen(workload: Workload, request: PatchRequest, measured: Measured) -> Chosen:
+    return choose(workload, arch=arch_of(request.source.device), emulated=request.source.device == "cpu",
+                  train=request.source.train, measured=measured)
+
+
+def _built_ahead(groups: Sequence[Distinct], request: PatchRequest, runner: Runner) -> BuildAhead:
+    """Builds what is to be measured of all layers, while the first ones are measured. A tune builds by itself."""
+    arch = arch_of(request.source.device)
+    wanted: list[Candidate] = []
+    for group in groups if not request.tune else ():
+        _chosen(group.workload, request, lambda work, there: wanted.extend(there))
+    return BuildAhead([[render(one)] for one in wanted], BuildSettings("cuda", arch, "", _BUILD_LIMIT_S), runner.work_dir)
 
 
 def _tune(workload: Workload, request: PatchRequest, runner: Runner, on_text: Callable[[str], None],
@@ -287,17 +306,18 @@ def _row(row: PatchedLayer, one: LayerRecipe, chosen: Chosen, judged: ModuleJudg
     return replace(row, kept=False, reason=reason, recipe=one.parts, status=str(judged.status))
 
 
-def _measured(workload: Workload, derived: Recipe | None, request: PatchRequest, runner: Runner,
-              on_text: Callable[[str], None]) -> Recipe | None:
-    """The recipe of the fastest right candidates on this GPU, without directions in which PyTorch is faster. The candidates are
-    the `likely` ones and the derived ones."""
-    arch, directions = arch_of(request.source.device), LAUNCHES if request.source.train else LAUNCHES[:1]
-    there = [c for d, c in (derived.chosen if derived else {}).items() if d in directions]
-    there += [c for d in directions for c in likely(workload, d, arch) if c not in there]
+# more than seven: what is measured, its builds, and how a patch is told and stopped
+def _measured(workload: Workload, there: Sequence[Candidate], ahead: BuildAhead, request: PatchRequest, runner: Runner,
+              on_text: Callable[[str], None], stopped: threading.Event | None) -> Recipe | None:
+    """The recipe of the fastest right candidates on this GPU, without directions in which PyTorch is faster."""
+    arch, ids, built = arch_of(request.source.device), [render(one).candidate_id for one in there], None
+    while built is None and not (stopped is not None and stopped.is_set()):
+        built = ahead.take(ids, timeout_s=_POLL_S)
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
         session = Session.create(Path(folder), "defaults")
-        run = runner.run(RunRequest(workload, tuple(there), device=request.source.device, effort="quick"), session,
-                         on_change=lambda run: on_text(f"{workload.layer}: {run.done_rows} of {len(run.rows)} candidates"))
+        asked = RunRequest(workload, tuple(there), device=request.source.device, effort="quick", built=built or {})
+        run = runner.run(asked, session, on_change=lambda run: on_text(
+            f"{workload.layer}: {run.done_rows} of {len(run.rows)} candidates"))
         try:
             return recipe_from_trials(run.trials, workload, arch=arch)[0]
         except BadRequest:
