@@ -282,7 +282,10 @@ def _exact(outcome: Outcome) -> bool:
 
 
 def _not_finite(outcome: Outcome, about: str) -> Problem | None:
-    return next((p for p in outcome.problems if p.about == about and p.status is Status.NON_FINITE), None)
+    """NaN or infinity, where the reference in its own precision has none in any output or gradient."""
+    own = [v for name, v in outcome.own.items() if (name == "output") == (about == "values")]
+    found = next((p for p in outcome.problems if p.about == about and p.status is Status.NON_FINITE), None)
+    return found if all(bool(v.isfinite().all()) for v in own) else None
 
 
 def _wrong_for(wrong: Sequence[tuple[str, Problem]], answer: Answer) -> Question:
