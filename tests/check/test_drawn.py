@@ -106,6 +106,19 @@ def test_other_sizes_are_cut_out_of_what_is_drawn() -> None:
     assert not torch.equal(drawn.inputs(((6, 4), (6,)))[0], drawn.inputs(((6, 4), (6,)))[0])
 
 
+def test_one_row_becomes_several_different_rows_that_are_what_it_was() -> None:
+    """As a mask that is broadcast. A bound stays a bound, and what is sorted stays sorted."""
+    def under(seed: int) -> list[torch.Tensor]:
+        how = {"generator": torch.Generator().manual_seed(seed)}
+        low = torch.rand(1, 6, **how)
+        return [low, low + torch.rand(1, 6, **how), torch.rand(1, 6, **how).sort(-1).values, torch.rand(1, 0, **how)]
+
+    drawn = Drawn(under(1), under, torch.Generator().manual_seed(3))
+    low, high, rising, nothing = drawn.inputs(((9, 6), (9, 6), (9, 6), (9, 0)))
+    assert bool((low <= high).all()) and bool((rising.diff(dim=-1) >= 0).all()) and nothing.shape == (9, 0)
+    assert len(low.unique(dim=0)) > 1 and len(low.sort(-1).values.unique(dim=0)) == 1
+
+
 def test_what_every_seed_gives_is_drawn_in_another_order() -> None:
     given = torch.linspace(1, 2, 20)[torch.randperm(20, generator=torch.Generator().manual_seed(1))].view(4, 5)
     fixed = Drawn([given], lambda seed: [given.clone()], torch.Generator().manual_seed(3))

@@ -151,6 +151,17 @@ def test_what_is_wrong_with_a_layer_in_a_network_fails_that_question_alone(check
     assert set(failed(report)) == {key} and words in report.question(key).seen, report.questions
 
 
+def test_a_constructor_that_draws_more_is_still_asked_for_its_parameters_under_other_arguments(checked) -> None:
+    text = models.LAYER.replace("class Model(", "class ModelNew(").replace("    pass", """
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        torch.rand(4)
+        if self.stride != (2,):
+            nn.init.zeros_(self.weight)""")
+    report = checked(text, reference=models.LAYER)
+    assert report.question("same_draw").answer is Answer.WARNED and set(failed(report)) == {"other_arguments"}, report.questions
+
+
 @pytest.mark.parametrize(("name", "key", "words"), [
     ("other_numbers_raise", "numbers", "With 1.57 instead of 3.14: The module raised ValueError"),
     ("takes_more_channels", "refuses", "It returns a Tensor for an input with 6 channels."),

@@ -162,7 +162,8 @@ def test_findings_in_the_text() -> None:
     assert found == {"stream", "waits", "errors"}
     right = _call("k<<<g, b, 0, at::cuda::getCurrentCUDAStream()>>>(x); C10_CUDA_KERNEL_LAUNCH_CHECK();")
     assert cuda_sources.findings("", [right]) == []
-    for line, sums in (("atomicAdd(&y[f(i, 1)], v)", True), ("atomicAdd(&ready[blockIdx.x], 1u)", False)):
+    for line, sums in (("atomicAdd(&y[f(i, 1)], v)", True), ("atomicAdd(&ready[blockIdx.x], 1u)", False),
+                       ("atomicAdd(&n[f(i)], 1.0f)", False)):
         hints = cuda_sources.findings("", [_call(f"__global__ void k(float* y) {{ {line}; }}")])
         assert [f.about for f in hints] == ["bits"] * sums, line
 

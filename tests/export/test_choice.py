@@ -202,7 +202,7 @@ def test_what_nobody_measured_is_said(tmp_path, capsys):
     for said in (*exported("sm_90"), *exported("sm_90a")):
         assert "not measured on" not in said and "derived" not in said
     assert cli.main(["export", "--preset", "kb74", "--best", "--arch", "sm_99"]) == 2
-    assert "no GPU architecture 'sm_99'; choose sm_80," in capsys.readouterr().err
+    assert "GPU architecture 'sm_99' is not known here; choose sm_80," in capsys.readouterr().err
 
 
 def test_a_variant_that_does_not_serve_the_layer_is_refused(tmp_path, capsys):

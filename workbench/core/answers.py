@@ -58,7 +58,7 @@ _NOT_ASKED = ("autocast", "other dtypes than the given one and float64", "torch.
               "parametrizations of other modules than a layer", "hooks of the part that owns the weight",
               "derivatives of values exactly at a kink", "whole numbers above 2^31",
               "on the CPU, CUDA blocks that change one value without an atomic or a memory fence", "several streams at once",
-              "lanes that a warp function names and that do not call it", "whether the file recognises a check")
+              "warp functions with a mask of lanes that do not call them", "whether the file recognises a check")
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ ORDER = {
                   "shared_weight_tiling"),
 }
 # Precision class -> other classes whose fastest variant is taken, the most similar class first.
-_OTHERS = {"tf32": (), "ieee": ("tf32",), "fp16": ("bf16", "tf32"), "bf16": ("fp16", "tf32")}
+OTHER_CLASSES = {"tf32": (), "ieee": ("tf32",), "fp16": ("bf16", "tf32"), "bf16": ("fp16", "tf32")}
 _DTYPE = {"tf32": "float32", "ieee": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -55,7 +55,7 @@ def best_or_derived(direction: str, workload: Workload, precision: str, arch: st
         for entry in there:
             if entry.precision in admitted and (found := derived.known(entry, changed=changed)):
                 return found
-    for other in _OTHERS[chosen]:
+    for other in OTHER_CLASSES[chosen]:
         for entry in entries_of(direction, replace(workload, dtype=_DTYPE[other]), other, sm, file=file):
             if found := derived.of_another_precision(entry, other):
                 return found

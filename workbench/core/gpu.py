@@ -29,7 +29,7 @@ GPU_LIMITS = {
 
 
 # Generations without limits of their own here: those of the nearest older one hold.
-_OTHERS = (101, 103, 110, 121)
+_OTHERS = (88, 101, 103, 110, 121)
 
 
 def gpu_limits(sm: int) -> dict[str, int]:
@@ -49,9 +49,11 @@ def sm_of(arch: str) -> int:
 
 
 def named_arch(text: str) -> str:
-    """`sm_90` of what a user writes, such as "sm_90a". Raises `BadRequest` if NVIDIA has no GPU generation of that name."""
+    """`sm_90` of what a user writes, such as "sm_90a". Raises `BadRequest` for an older generation than sm_80, and for one that
+    is not known here."""
     sm, known = sm_of(text), sorted((*GPU_LIMITS, *_OTHERS))
+    gpu_limits(sm)
     if sm not in known:
-        raise BadRequest(f"There is no GPU architecture {text!r}; choose {', '.join(f'sm_{one}' for one in known)}.",
+        raise BadRequest(f"The GPU architecture {text!r} is not known here; choose {', '.join(f'sm_{one}' for one in known)}.",
                          field="arch")
     return f"sm_{sm}"

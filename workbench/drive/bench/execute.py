@@ -5,7 +5,6 @@ Each job is an ordinary run. A bench only chooses the next job, by what `BuildAh
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -30,13 +29,12 @@ from ..running.resume import NO_VERDICT, missing, missing_ways
 from ..running.runner import Runner
 from ..sessions.session import Session
 from .plan import BenchPlan, Job
-from .prebuild import BuildAhead, compile_ahead, units_of
+from .prebuild import BuildAhead, build_workers, compile_ahead, units_of
 
 _POLL_S = 0.1
 _SILENT_S = 10.0            # five heartbeats: a run without an event for this time was killed
 _BUILD_TIMEOUT_S = 580.0
 _RUN_TIMEOUT_S = 120.0      # the naive variants take a second a launch on the largest layers
-_MOST_BUILD_WORKERS = 12   # each build process has torch and runs nvcc: about 1.5 GB
 # Keys that older sessions lack.
 _BEFORE: dict[str, Any] = {"defaults": False, "memory_format": CONTIGUOUS, "variants": [], "modules": False,
                            "known": False}
@@ -96,7 +94,7 @@ class Bench:
         total = self._count(left)
         self.on_line(f"{total} of {self._count(jobs)} {self._what} to run on {known.name}, session {self.session.name}")
         settings = BuildSettings(known.kind, known.arch, "", _BUILD_TIMEOUT_S)
-        with BuildAhead(units, settings, self.runner.work_dir, workers=_build_workers()) as ahead:
+        with BuildAhead(units, settings, self.runner.work_dir, workers=build_workers()) as ahead:
             self._compile_ahead(left, known)
             while left:
                 ready, built = _next(left, wanted, ahead, self._over)
@@ -128,12 +126,12 @@ class Bench:
             modes = {d: tuple(k for k in missing_ways(d, trials, request, known) if WAYS[k].compiled) for d in job.directions}
             if any(modes.values()):
                 orders.append(CompileOrder(job.workload, self.device, {d: keys for d, keys in modes.items() if keys}))
-        if len(orders) < 2 or _build_workers() < 2:
+        if len(orders) < 2 or build_workers() < 2:
             return
         ways, started = sum(map(len, (m for o in orders for m in o.modes.values()))), time.monotonic()
-        self.on_line(f"torch.compile compiles {ways} of PyTorch's ways in {_build_workers()} processes at most")
+        self.on_line(f"torch.compile compiles {ways} of PyTorch's ways in {build_workers()} processes at most")
         with held(self.device, self.on_line):
-            count = compile_ahead(orders, known, self.runner.work_dir, workers=_build_workers(), over=self._over)
+            count = compile_ahead(orders, known, self.runner.work_dir, workers=build_workers(), over=self._over)
         self.on_line(f"  {count} are prepared ({time.monotonic() - started:.0f} s)")
 
     def _job(self, job: Job, built: dict[str, Prebuilt]) -> Run:
@@ -177,10 +175,6 @@ class Bench:
         return BenchResult("stopped", f"Stopped by {why} after {self._judged} of {total} {self._what}; to continue, "
                            f"give --session {self.session.name}.", self._judged)
 
-
-def _build_workers() -> int:
-    """How many build processes run. Two cores stay free, for the measuring process and for this one."""
-    return max(1, min(_MOST_BUILD_WORKERS, (os.cpu_count() or 1) - 2))
 
 
 def begin(session: Session, plan: BenchPlan, gpu: str) -> None:

@@ -8,6 +8,7 @@ cores. So a resumed bench finds them in the cache.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -22,6 +23,7 @@ from ..running.builds import BuildPool, BuildSettings
 from ..running.request import Prebuilt
 from ..running.worker_process import WorkerCancelled, WorkerDied, WorkerFailed, WorkerProcess, WorkerTimeout
 
+_MOST_BUILD_WORKERS = 12   # each build process has torch and runs nvcc: about 1.5 GB
 _CONFIGS_PER_UNIT = 6
 _POLL_S = 0.2
 _COMPILE_LIMIT_S = 600.0  # limit of one order
@@ -86,6 +88,11 @@ class BuildAhead:
         with self._change:
             self._done[item.candidate_id] = Prebuilt(build, self._log(item))
             self._change.notify_all()
+
+
+def build_workers() -> int:
+    """How many build processes run. Two cores stay free, for the measuring process and for this one."""
+    return max(1, min(_MOST_BUILD_WORKERS, (os.cpu_count() or 1) - 2))
 
 
 def units_of(items: Sequence[Rendered], *, emulated: bool) -> list[list[Rendered]]:

@@ -4,14 +4,15 @@ every layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
-from ...core.best_known import BestKnown, load, stored
+from ...core.best_known import BestKnown, load, slower, stored
 from ...core.candidate import EMULATED_SM, Candidate, why_not
 from ...core.command import parse_layer
-from ...core.derived_best import ORDER
+from ...core.derived_best import ORDER, OTHER_CLASSES
 from ...core.errors import BadRequest
 from ...core.gpu import sm_of
 from ...core.layer import DIRECTIONS, FORWARD, LAUNCHES, Workload
@@ -25,6 +26,7 @@ from ..exporting.recipe import Recipe
 from ..tuning.space import class_for
 from ..tuning.store import apart
 
+_GENERAL = ("naive_gather", "shared_weight_tiling", "warp_per_output")   # they serve every layer, and are slow
 MOST_LIKELY = 4                   # that many variants of a direction are measured
 Measured = Callable[[Workload, list[Candidate]], Recipe | None]
 
@@ -89,24 +91,34 @@ def choose(workload: Workload, *, arch: str, emulated: bool, train: bool, measur
 
 def likely(workload: Workload, direction: str, arch: str) -> list[Candidate]:
     """At most `MOST_LIKELY` candidates of different variants that can run on that GPU: the fastest known variants of the most
-    similar layers, each with its config there. If there are too few, variants in the usual order of preference, each with its
-    default config."""
+    similar layers, each with its config there or the nearest one that can run. Those that were measured on such a GPU and in
+    that precision class come first, then those of similar classes and other GPUs. If there are too few, variants in the usual
+    order of preference, each with its default config."""
     wanted, sm = class_for(workload, direction, arch), sm_of(arch)
-    known = [e for e in (*stored(), *load()) if e.direction == direction and e.precision_class == wanted and not e.derived
-             and parse_layer(e.layer).dims == workload.layer.dims and sm_of(e.arch) // 10 == sm // 10]
-    known.sort(key=lambda e: (e.memory_format != workload.memory_format, apart(e, workload)))
-    asked: list[tuple[str, str, dict[str, int] | None]] = [(e.variant, e.precision, e.config) for e in known]
+    classes, admitted = (wanted, *OTHER_CLASSES.get(wanted, ())), CLASSES.get(wanted, (wanted,))
+
+    def nearest(entries: Iterable[BestKnown]) -> list[BestKnown]:
+        return sorted((e for e in entries if e.direction == direction and e.precision_class in classes and not e.derived
+                       and parse_layer(e.layer).dims == workload.layer.dims), key=lambda e: (
+            sm_of(e.arch) // 10 != sm // 10, classes.index(e.precision_class), e.memory_format != workload.memory_format,
+            apart(e, workload)))
+
+    asked: list[tuple[str, str, dict[str, int] | None]] = [
+        (e.variant, p, e.config) for e in (*nearest([*stored(), *load()]), *nearest(slower()))
+        for p in ([e.precision] if e.precision in admitted else admitted)]
     # Without the last variant of the order: it serves every layer, but it is slow.
-    asked += [(name, p, None) for name in ORDER.get(direction, ())[:-1] for p in CLASSES.get(wanted, (wanted,))]
-    variants = {v.name: v for v in discover() if v.direction == direction}
+    asked += [(name, p, None) for name in ORDER.get(direction, ())[:-1] for p in admitted]
+    variants = {v.name: v for v in discover() if v.direction == direction and v.name not in _GENERAL}
     found: dict[str, Candidate] = {}
     for name, precision, config in asked:
         variant = variants.get(name)
         if name in found or variant is None or precision not in variant.precision:
             continue
         space = SearchSpace(variant, workload.layer, workload.dtype, sm, precision, variant.forms[0], workload.memory_format)
-        if (there := start(space, arch, config and {**variant.default_config, **config})) is not None:
-            found[name] = space.candidate(there.config)
+        with suppress(BadRequest):   # the template has changed since
+            there = start(space, arch, None if config is None else variant.config(config))
+            if there is not None:
+                found[name] = space.candidate(there.config)
         if len(found) == MOST_LIKELY:
             break
     return list(found.values())

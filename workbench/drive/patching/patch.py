@@ -37,7 +37,7 @@ from ...core.plain_text import plain
 from ...core.replies import Event, ModuleJudged
 from ...core.template import render
 from ...core.trial import Status
-from ..bench.prebuild import BuildAhead
+from ..bench.prebuild import BuildAhead, build_workers
 from ..exporting.best_recipe import arch_of
 from ..exporting.export import export_text, module_order, proof_workload, verify
 from ..exporting.recipe import Recipe
@@ -257,7 +257,8 @@ def _built_ahead(groups: Sequence[Distinct], request: PatchRequest, runner: Runn
     wanted: list[Candidate] = []
     for group in groups if not request.tune else ():
         _chosen(group.workload, request, lambda work, there: wanted.extend(there))
-    return BuildAhead([[render(one)] for one in wanted], BuildSettings("cuda", arch, "", _BUILD_LIMIT_S), runner.work_dir)
+    return BuildAhead([[render(one)] for one in wanted], BuildSettings("cuda", arch, "", _BUILD_LIMIT_S), runner.work_dir,
+                      workers=build_workers())
 
 
 def _tune(workload: Workload, request: PatchRequest, runner: Runner, on_text: Callable[[str], None],
@@ -310,12 +311,14 @@ def _row(row: PatchedLayer, one: LayerRecipe, chosen: Chosen, judged: ModuleJudg
 def _measured(workload: Workload, there: Sequence[Candidate], ahead: BuildAhead, request: PatchRequest, runner: Runner,
               on_text: Callable[[str], None], stopped: threading.Event | None) -> Recipe | None:
     """The recipe of the fastest right candidates on this GPU, without directions in which PyTorch is faster."""
-    arch, ids, built = arch_of(request.source.device), [render(one).candidate_id for one in there], None
-    while built is None and not (stopped is not None and stopped.is_set()):
-        built = ahead.take(ids, timeout_s=_POLL_S)
+    arch, ids = arch_of(request.source.device), [render(one).candidate_id for one in there]
+    on_text(f"{workload.layer}: building {len(there)} candidates")
+    while (built := ahead.take(ids, timeout_s=_POLL_S)) is None:
+        if stopped is not None and stopped.is_set():
+            raise RuntimeError("Stopped.")
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
-        session = Session.create(Path(folder), "defaults")
-        asked = RunRequest(workload, tuple(there), device=request.source.device, effort="quick", built=built or {})
+        session = Session.create(Path(folder), "likely")
+        asked = RunRequest(workload, tuple(there), device=request.source.device, effort="quick", built=built)
         run = runner.run(asked, session, on_change=lambda run: on_text(
             f"{workload.layer}: {run.done_rows} of {len(run.rows)} candidates"))
         try:

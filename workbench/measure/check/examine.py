@@ -358,7 +358,7 @@ class Examination:
         right: list[str] = []
         wrong: list[tuple[str, Problem, Outcome]] = []
         not_drawn, repeated = "", False
-        drawn_alike = any(q.key == "same_draw" and q.answer is Answer.PASSED for q in self.questions)
+        drawn_alike = any(q.key == "same_draw" and q.answer is not Answer.FAILED for q in self.questions)
         for case in tried:
             if self.trial.candidate.given_up:
                 break

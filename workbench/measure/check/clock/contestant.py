@@ -32,7 +32,7 @@ from .timed_input import TimedInputs
 
 R = TypeVar("R")
 _LOOSE = 10   # beyond so many tolerances of tf32 a way of PyTorch computes something else
-_ROOM_OF_A_PROCESS = 4   # so many times the bytes of the inputs must be free for a further process with ways of PyTorch
+_ROOM_OF_A_PROCESS = 3   # so many times the bytes of inputs and results must be free for a further process of PyTorch
 _ROOM = 20   # for a CUDA graph so many times the bytes of a call must be free, because the turns need memory, too
 
 
@@ -193,9 +193,10 @@ def too_large(device: str) -> str:
     return f"it needs more memory than {device} has left"
 
 
-def no_room_for_a_process(device: str, bytes_of_inputs: int) -> bool:
-    """Whether a further process with ways of PyTorch would leave too little memory for the calls of the others."""
-    return device != "cpu" and _ROOM_OF_A_PROCESS * bytes_of_inputs > free_bytes(device)
+def no_room_for_a_process(device: str, bytes_of_tensors: int) -> bool:
+    """Whether a further process with ways of PyTorch would leave too little memory for the calls of the others. It holds the
+    inputs and the results."""
+    return device != "cpu" and _ROOM_OF_A_PROCESS * bytes_of_tensors > free_bytes(device)
 
 
 def no_room(way: str, device: str, bytes_of_call: int) -> str:

@@ -331,10 +331,10 @@ class _Bench:
 
     def _prepare(self, parties: dict[str, Party], *, benchmark: bool = False) -> list[tuple[str, list[int]]]:
         """Prepare the module for timed calls. `benchmark`: set before the first call, because cuDNN keeps its first choice."""
-        kinds = {}
-        tensors = self.inputs.tensors()
+        kinds, tensors = {}, self.inputs.tensors()
+        held = sum(t.nbytes for t in tensors)
         for name, party in list(parties.items()):
-            if name == _COMPILER and no_room_for_a_process(self.device, sum(t.nbytes for t in tensors)):
+            if name == _COMPILER and no_room_for_a_process(self.device, held):
                 del parties[name]   # the reference's process compiles instead, if there is room for that
                 continue
             state = self.state if self.trial.loads_state or name != _CANDIDATE else None
@@ -353,6 +353,7 @@ class _Bench:
                     party.process.ask(requests.DropWays())
                 continue
             kinds[name] = kinds_of(answer)
+            held += answer.bytes if name == _REFERENCE else 0
         if any(one != kinds[_REFERENCE] for one in kinds.values()):
             raise Wrong("In timed calls its results have another dtype or shape than in the check.")
         return kinds[_REFERENCE]

@@ -327,7 +327,7 @@ class Batches:
         """Release one way, or all with their inputs and slots, and what earlier questions left in the cache. All processes of a
         check share the memory of one GPU, and the next direction needs it."""
         if way:
-            self.bound.pop(way, None)
+            self._starved(way)
         else:
             self._forget()
         if device != "cpu":

@@ -199,9 +199,9 @@ def _touched(module: torch.nn.Module, request: Altered, tensors: Tensors, device
 def second_derivative(module: torch.nn.Module, request: SecondDerivative, tensors: Tensors, device: str
                       ) -> tuple[Habit, Tensors]:
     """The gradients of the sum of the squares of the gradients of all inputs, as a gradient penalty needs them; also that of
-    grad_output. Of "parameters" the gradients count, too; the squares of each are divided by their sum, so that each has the
-    same weight. "third": the same once more, as where a differential equation is solved. The answer names those that there are.
-    """
+    grad_output. "parameters": the gradients of these count, too. "third": of the second derivatives in place of the gradients.
+    Except for "inputs" the squares of each are divided by their sum, so that each has the same weight. The answer names those
+    that there are."""
     (xs,), (grad_output,) = sets_of(request, tensors, device)
     wanted = [*tensors_of(module, request.gradients, xs), grad_output.requires_grad_()]
     names = (*request.gradients, "grad_output")

@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda_on_cpu.h"
 #include <c10/util/Exception.h>
+#include <utility>
 
 namespace at {  // torch has it for nvcc alone
 template <class T>
@@ -21,8 +22,11 @@ inline CUDAStream getCurrentCUDAStream(int = -1) { return {}; }
 inline CUDAStream getDefaultCUDAStream(int = -1) { return {}; }
 inline CUDAStream getStreamFromPool(bool = false, int = -1) { return {}; }
 inline void setCurrentCUDAStream(CUDAStream) {}
+inline CUDAStream getStreamFromExternal(cudaStream_t, int) { return {}; }
 struct CUDAStreamGuard {
     template <class Stream> explicit CUDAStreamGuard(const Stream&) {}
+    CUDAStream original_stream() const { return {}; }
+    CUDAStream current_stream() const { return {}; }
 };
 struct CUDAGuard {
     template <class Device> explicit CUDAGuard(const Device&) {}
@@ -35,8 +39,13 @@ struct OptionalCUDAGuard {
 namespace at::cuda {
 struct CUDAEvent {
     explicit CUDAEvent(unsigned int = 0) { cudaEventCreate(&event_); }
-    CUDAEvent(const CUDAEvent&) = delete;
+    CUDAEvent(CUDAEvent&& other) noexcept { std::swap(event_, other.event_); }
+    CUDAEvent& operator=(CUDAEvent&& other) noexcept {
+        std::swap(event_, other.event_);
+        return *this;
+    }
     ~CUDAEvent() { cudaEventDestroy(event_); }
+    bool isCreated() const { return event_ != nullptr; }
     template <class... Stream> void record(const Stream&...) { cudaEventRecord(event_); }
     template <class... Stream> void recordOnce(const Stream&...) { record(); }
     template <class Stream> void block(const Stream&) {}
@@ -52,13 +61,7 @@ struct CUDAEvent {
  private:
     cudaEvent_t event_ = nullptr;
 };
-using c10::cuda::CUDAGuard;
-using c10::cuda::CUDAStream;
-using c10::cuda::CUDAStreamGuard;
-using c10::cuda::getCurrentCUDAStream;
-using c10::cuda::getDefaultCUDAStream;
-using c10::cuda::getStreamFromPool;
-using c10::cuda::OptionalCUDAGuard;
+using namespace c10::cuda;  // as torch has it
 }  // namespace at::cuda
 #define C10_CUDA_CHECK(call)                                                                    \
     do {                                                                                        \

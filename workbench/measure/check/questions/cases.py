@@ -238,8 +238,8 @@ def _usual(layer: ConvTranspose) -> list[Change]:
     """Layers that networks often have, for which a file may have a path of its own: kernel = stride (the decoder of a U-Net),
     kernel 1, kernel 4 at stride 2 (a generator), kernel 3 with output_padding, a vocoder, one channel. Then strides and
     dilations with a common divisor, where some outputs get no product, and kernels that are long in other dimensions. Then
-    padding that is wider than the kernel, a stride by which a product with its reciprocal is rounded wrongly, and more taps or
-    channels than a block has threads."""
+    more padding than the kernel reaches, a stride by which a product with its reciprocal is rounded wrongly, and more taps or
+    channels than a block of 256 or 512 threads has."""
     plain: Change = {"padding": 0, "output_padding": 0, "dilation": 1}
     wide = (_WIDE,) * min(layer.dims, 2) + (2,) * (layer.dims - 2)
     return [
@@ -397,7 +397,7 @@ def _other_dimensions(given: Case) -> Iterator[Case]:
     number at the same place; where that is refused, a product may sum over it, at another place in each input. Of several
     inputs also one alone: each dimension one larger, then one smaller. A dimension of 1 may be broadcast: it gets the sizes of
     the others."""
-    seen, others = {given.shapes}, sorted({n for shape in given.shapes for n in shape if n > 1})
+    seen = {given.shapes}
     for place, shape in enumerate(given.shapes):
         for d, n in enumerate(shape):
             known = not place and d in (0, len(shape) - 1, len(shape) - 2)
@@ -409,11 +409,17 @@ def _other_dimensions(given: Case) -> Iterator[Case]:
                      f"{size} for each dimension of {n}"))]
             tried += [(tuple((*s[:d], size, *s[d + 1:]) if i == place else s for i, s in enumerate(given.shapes)),
                        f"dimension {d} of input {place} {size}")
-                      for size in (n + 1, n - 1, *(others if n == 1 else ())) if size and len(given.shapes) > 1]
+                      for size in (n + 1, n - 1, *(_at_that_place(given, len(shape) - d) if n == 1 else ()))
+                      if size and len(given.shapes) > 1]
             for shapes, where in tried:
                 if shapes not in seen and sum(map(prod, shapes)) <= _MOST_TWICE:
                     seen.add(shapes)
                     yield replace(given, shapes=shapes, name=where)
+
+
+def _at_that_place(given: Case, from_end: int) -> list[int]:
+    """The sizes above 1 that inputs have in that dimension, counted from the end as for broadcasting."""
+    return sorted({shape[-from_end] for shape in given.shapes if len(shape) >= from_end and shape[-from_end] > 1})
 
 
 def _long_rows(given: Case) -> Iterator[Case]:

@@ -86,7 +86,8 @@ class Drawn:
         fresh = [x.reshape(-1)[torch.randperm(x.numel(), generator=self._generator)].view(x.shape) if shuffled else x
                  for x, shuffled in zip(self._fresh(), self._shuffled, strict=True)]
         taken: dict[tuple[int, int], torch.Tensor] = {}
-        cut = [self._cut(x, shape, taken) for x, shape in zip(fresh, shapes, strict=True)]
+        cut = [self._cut(x, shape, taken, rows=structure is None)
+               for x, shape, structure in zip(fresh, shapes, self.structures, strict=True)]
         # Places that are taken twice would give equal values, and the position of the largest value would then be ambiguous.
         # Several inputs are cut at the same places, because one may be a bound of another.
         if len(cut) == 1 and self.structures[0] is None and cut[0].is_floating_point() and cut[0].numel() > fresh[0].numel():
@@ -147,13 +148,14 @@ class Drawn:
                              "dimensions and dtypes.")
         return found
 
-    def _cut(self, x: torch.Tensor, shape: tuple[int, ...], taken: dict[tuple[int, int], torch.Tensor]) -> torch.Tensor:
-        """The same places of all inputs that have a dimension in common. What was one row becomes several different ones: each
-        has its values at other places."""
+    def _cut(self, x: torch.Tensor, shape: tuple[int, ...], taken: dict[tuple[int, int], torch.Tensor], *, rows: bool
+             ) -> torch.Tensor:
+        """The same places of all inputs that have a dimension in common. With `rows` what was one row becomes several different
+        ones: each has its values at other places, the same ones in all inputs."""
         for d, size in enumerate(shape):
-            if x.shape[d] == 1 < size and d < x.dim() - 1:
-                places = torch.randint(x.shape[-1], (size,), generator=self._generator).tolist()
-                x = torch.cat([x.roll(place, -1) for place in places], d)
+            if rows and x.shape[d] == 1 < size and d < x.dim() - 1 and (last := x.shape[-1]) > 1:
+                places = taken.setdefault((-last, size), torch.randint(last, (size,), generator=self._generator))
+                x = torch.cat([x.roll(int(place), -1) for place in places], d)
             if x.shape[d] != size:
                 key = (x.shape[d], size)
                 if key not in taken:
@@ -254,7 +256,7 @@ def under_another_seed(trial: TrialRun, how: Construction, seed: int) -> str:
 
 
 def drawn_more(trial: TrialRun, how: Construction, asked: str) -> list[Question]:
-    """A warning if the constructor draws other numbers than the reference's beside the same parameters."""
+    """A warning if the constructor draws the same parameters, but more or fewer random numbers than the reference's."""
     states = [next(one for one in party.drawn[how][0].after if one.startswith("torch "))
               for party in (trial.reference, trial.candidate)]
     return [] if states[0] == states[1] else [Question(

@@ -44,7 +44,7 @@ _OF_NO_GRAD = {
 _BY_DATA = "After a change through .data, which does not count as a new version"
 _SAME_BUFFER = 1e-2   # relative L2 tolerance; the accuracy is tested by other questions
 _SEED_OF_NEW = 45  # the state replaces what it draws
-_MOST_NAMES = 4   # tensors whose gradient alone is wanted
+_MOST_NAMES = 4   # tensors whose gradient alone is wanted, and running statistics that change alone
 _LARGE = 1 << 20  # values of all inputs
 _LAYOUTS = ("reversed", "channels_last")
 _IN_MEMORY = {"reversed": "", "channels_last": " in channels_last"}
@@ -382,9 +382,9 @@ class _Habits(OfNetworks):
                                                                   "device": self.trial.generator.device}
         values = {n: v * (0.5 + 1.5 * torch.rand(v.shape, **how)).to(v) for n, v in after.items() if v.is_floating_point() and
                   n in before and not same_bits(v, before[n].to(v))}
-        those = [values, *({n: v} for n, v in [*values.items()][:_MOST_NAMES])] if self.trial.loads_state else []
-        words = "With running statistics that alone changed after .eval()"
-        return next(filter(None, (self._changed_in_eval(self.first, one, words) for one in those)), "")
+        those = {"running statistics": values} | {n: {n: v} for n, v in [*values.items()][:_MOST_NAMES] if len(values) > 1}
+        return next(filter(None, (self._changed_in_eval(self.first, one, f"With {words} that alone changed after .eval()")
+                                  for words, one in those.items() if self.trial.loads_state)), "")
 
     def _parts_in_eval(self) -> str:
         """Each submodule alone, as in a frozen batch norm, where this changes the reference's output."""

@@ -34,7 +34,7 @@ _OF_STATE = ("one channel of each parameter zero", "all parameters zero", "all t
 _ONE_SIGN, _SPARSE = "above zero", "nearly all zero"
 _FLIPPED, _ONE_VALUE = "the masks of booleans flipped", "a row of equal whole numbers"
 _HALVED = "every other whole number halved"
-_NAN, _NAN_WEIGHT = "one NaN among the inputs", "one NaN in a parameter, beside inputs of zero"
+_NAN, _NAN_WEIGHT = "one NaN among the inputs", "one NaN in a parameter, where half of an input is zero"
 _HUGE = "one value {} times larger than the others"
 _TIMES, _GENEROUS = ("1e20", "1e5"), 8.0   # of an error, beside the huge value
 _SMALL, _DIGITS, _NORMAL, _FEWEST = 1e-4, 1e-4, 1e-30, 8   # of outputs that a formula may lose
@@ -159,7 +159,7 @@ def _swallowed_of_state(trial: TrialRun, usual: Outcome, place: int) -> tuple[bo
     """The same of a parameter, where half of that input is zero: a file may skip its products."""
     names, values = usual.state
     those = [at for at, (n, v) in enumerate(zip(names, values, strict=True)) if n in usual.names and v.dim() > 1 and v.numel()]
-    if not those or not trial.loads_state or place:
+    if not those or not trial.loads_state:
         return False, None
     inputs = [x.clone() for x in usual.inputs]
     inputs[place] = _half(inputs[place], trial.generator, ones=False)
@@ -197,7 +197,7 @@ def _beside_a_huge_one(trial: TrialRun, usual: Outcome, place: int, *, times: fl
     if not got or got[0].shape != without.shape:
         return False, None
     own_off, off = (distance(one[0][alone].double(), without[alone])[0] for one in (own, got))
-    limit = _GENEROUS * max(usual.errors["output"].allowed, own_off)
+    limit = _GENEROUS * max(own_off, usual.errors["output"].allowed)   # NaN if the reference's own is NaN
     if not limit < 1:
         return False, None
     return True, None if off <= limit else Problem(

@@ -25,7 +25,8 @@ from ..foreign.replies import InlineCall
 from .build_question import in_the_file
 from .compile_advice import Place, compile_advice
 
-_COUNTS = re.compile(r"[^;()]*,\s*\d+[uUlL]*\s*\)")   # the rest of an atomicAdd that counts: no order of it matters
+# The rest of an atomicAdd that counts: its order does not matter.
+_COUNTS = re.compile(r"(?:[^;()]|\([^;()]*\))*,\s*(?:\d+[uUlL]*|1\.0?f?)\s*\)")
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
 MOST_WAIT_S = 60.0   # for nvcc, after the last other answer

@@ -320,6 +320,7 @@ struct CUevent_st {
   double recorded_ms;
 };
 typedef CUevent_st* cudaEvent_t;
+inline const cudaStream_t cudaStreamLegacy = nullptr, cudaStreamPerThread = nullptr;
 constexpr unsigned int cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
 constexpr unsigned int cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2;
 
@@ -367,6 +368,9 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t = nullptr) {
   event->recorded_ms = 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
   return cudaSuccess;
 }
+inline cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int) {
+  return cudaEventRecord(event, stream);
+}
 inline cudaError_t cudaEventQuery(cudaEvent_t) {
   return cudaPeekAtLastError();
 }
@@ -374,6 +378,9 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t) {
   return cudaPeekAtLastError();
 }
 inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  if (begin->recorded_ms == 0 || end->recorded_ms == 0) {
+    return cuda_on_cpu::record_error(cudaErrorInvalidValue, "invalid argument: an event that was never recorded has no time");
+  }
   *milliseconds = static_cast<float>(end->recorded_ms - begin->recorded_ms);
   return cudaSuccess;
 }
