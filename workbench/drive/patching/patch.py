@@ -307,7 +307,6 @@ def _row(row: PatchedLayer, one: LayerRecipe, chosen: Chosen, judged: ModuleJudg
     return replace(row, kept=False, reason=reason, recipe=one.parts, status=str(judged.status))
 
 
-# more than seven: what is measured, its builds, and how a patch is told and stopped
 def _measured(workload: Workload, there: Sequence[Candidate], ahead: BuildAhead, request: PatchRequest, runner: Runner,
               on_text: Callable[[str], None], stopped: threading.Event | None) -> Recipe | None:
     """The recipe of the fastest right candidates on this GPU, without directions in which PyTorch is faster."""

@@ -66,7 +66,7 @@ def ask(text: str, class_name: str, calls: Sequence[InlineCall], records: Sequen
         what = "branch" if compiles(ast.parse(text)) else "branch and function"
         return [Question(KEY, ASKED, Answer.PASSED, f"Yes: every {what} of its {sources}.")]
     longest = sorted(parts, key=lambda part: part.first - part.last)[:FEW_PARTS]
-    named = "; ".join(part.text for part in longest)
+    named = "; ".join(part.text for part in (longest if len(parts) > FEW_PARTS else parts))
     more = f"; and {len(parts) - FEW_PARTS} more" if len(parts) > FEW_PARTS else ""
     count = "1 part" if len(parts) == 1 else f"{len(parts)} parts"
     return [Question(KEY, ASKED, Answer.NOTE, f"No. No question ran {count} of its {sources}, so nothing is known of "
