@@ -86,7 +86,7 @@ class Drawn:
         fresh = [x.reshape(-1)[torch.randperm(x.numel(), generator=self._generator)].view(x.shape) if shuffled else x
                  for x, shuffled in zip(self._fresh(), self._shuffled, strict=True)]
         taken: dict[tuple[int, int], torch.Tensor] = {}
-        cut = [self._cut(x, shape, taken, rows=structure is None)
+        cut = [self._cut(x, shape, taken, rows=structure is None or not structure.dims)
                for x, shape, structure in zip(fresh, shapes, self.structures, strict=True)]
         # Places that are taken twice would give equal values, and the position of the largest value would then be ambiguous.
         # Several inputs are cut at the same places, because one may be a bound of another.
