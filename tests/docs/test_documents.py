@@ -5,6 +5,7 @@ just work."""
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from workbench.core.answers import Answer, CheckReport, Question
 from workbench.core.check_parts import Phase
+from workbench.core.patching import PatchReport
 from workbench.core.pytorch_ways import FORMULATIONS
 from workbench.core.variants import TEMPLATES, discover
 
@@ -157,3 +159,26 @@ def test_no_template_holds_a_word_that_exported_files_must_not() -> None:
     for path in TEMPLATES.rglob("*.cu*"):
         found = re.search(r"\bpass\b|\btry\s*:", path.read_text())
         assert not found, f"{path.relative_to(TEMPLATES)} holds {found[0]!r}"
+
+
+def test_the_tables_of_patched_models_and_of_profiles_are_those_of_the_recorded_reports() -> None:
+    lines = [json.loads(line) for line in (ROOT / "sessions/recorded-h200-patch-and-profile.jsonl").read_text().splitlines()]
+    pages = {name: (ROOT / name).read_text() for name in ("README.md", "docs/patching.md", "docs/kernels.md")}
+    for report in (PatchReport.from_json(line["patch"]) for line in lines if "patch" in line):
+        for step, pairs in report.times.items():
+            layers = [row.times[step] for row in report.kept]
+            before, after = (sum(getattr(one, name) for one in layers) for name in ("original_ms", "patched_ms"))
+            whole = f"{pairs.ratio:.3f}× ({pairs.low:.3f} – {pairs.high:.3f})"
+            assert whole in pages["docs/patching.md"] and f"| {before:.3f} → {after:.3f} |" in pages["docs/patching.md"], whole
+            if report.source.train:
+                assert f"| {pairs.ratio:.3f}× |" in pages["README.md"] and f"| {before / after:.2f}× |" in pages["README.md"]
+    found = 0
+    for profile in (line["profile"] for line in lines if "profile" in line):
+        name, direction, precision = profile["cell"].split(":")
+        row = re.search(rf"^\| {name.removeprefix('models/')} {direction}, {dict(tf32='TF32', bf16='bfloat16').get(precision)} "
+                        r"\| [\d.]+× \| [\d.]+ / [\d.]+ \| (\d+) \|", pages["docs/kernels.md"], re.M)
+        busy = re.search(r"^tensor cores busy +([\d.]+) %", profile["text"], re.M)
+        found += row is not None
+        assert row is None or row[1] == f"{float(busy[1]):.0f}", profile["cell"]
+    table = pages["docs/kernels.md"].partition("| cell | ratio | main kernel / all, ms |")[2].partition("\n\n")[0]
+    assert found == table.count("×")

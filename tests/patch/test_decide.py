@@ -32,9 +32,8 @@ from workbench.core.presets import preset
 from workbench.drive.exporting.recipe import Recipe
 from workbench.drive.patching import plots, text
 from workbench.drive.patching.choose import MOST_LIKELY, choose, distinct, likely
-from workbench.measure.patching.compare import Both, decided, must_undo, timed_layer, whole
+from workbench.measure.patching.compare import Both, decided, in_turns, must_undo, timed_layer, whole
 from workbench.measure.patching.step import Stepper
-from workbench.measure.patching.turns import in_turns
 
 from .test_replace import file_for
 

@@ -176,7 +176,6 @@ class Bench:
                            f"give --session {self.session.name}.", self._judged)
 
 
-
 def begin(session: Session, plan: BenchPlan, gpu: str) -> None:
     """Write the cells of the bench into the session as an event, once for each plan."""
     suites = dict.fromkeys(PRESETS[name].suite for name in plan.layers)

@@ -1,3 +1,2 @@
 """A whole model: `load` makes it, `step` runs it, `find` looks for its transposed convolutions, `replace` puts kernels into it,
-`turns` times two ways in turns, `drift` measures how far results differ, `compare` compares the patched model with the
-original."""
+`drift` measures how far results differ, `compare` compares the patched model with the original, also their times in turns."""

@@ -3,10 +3,12 @@ the whole model with the original: times, outputs, gradients, memory."""
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from math import ceil
 
 import torch
 from torch import nn
@@ -15,15 +17,18 @@ from ...core.layer import CHANNELS_LAST
 from ...core.orders import Emit, PatchOrder
 from ...core.patching import FASTER_ONLY, INFERENCE, TRAINING, LayerCall, Pairs, Patched, TimedLayer
 from ...core.replies import Event
-from ...core.verdict import FASTER, SLOWER
+from ...core.verdict import FASTER, SLOWER, from_samples
 from ..pytorch.aten import channels_last
 from .drift import compare
 from .load import Loaded, guarded, load
 from .replace import PatchFile
 from .step import Stepper, optimizer_of, synchronize
-from .turns import in_turns
 
 _EMULATED = "Right on the emulator; not timed there."
+_WARM_UP = 3
+_SAMPLE_MS = 2.0        # short calls are repeated within a sample until it takes this long
+_MOST_REPEATS = 200
+_LIMITS = {"quick": (10, 30, 1.0), "normal": (20, 200, 4.0), "full": (40, 1000, 15.0)}  # pairs at least, at most; seconds
 
 
 def patch(order: PatchOrder, emit: Emit) -> Patched:
@@ -182,3 +187,36 @@ class _Warned:
     def __exit__(self, *error: object) -> None:
         self._catch.__exit__(*error)
         self._said += [str(w.message) for w in self._taken or () if "is not used" in str(w.message)]
+
+
+def in_turns(original: Callable[[], object], patched: Callable[[], object], *, device: torch.device, effort: str,
+             between: tuple[Callable[[], object], Callable[[], object]]) -> Pairs:
+    """Times two calls alternately by the clock of the host, as a user would: host and device together. One sample of each in
+    every turn; who is first changes from turn to turn. `between`: done, untimed, before each."""
+    least, most, limit_s = _LIMITS[effort]
+    runs = tuple(zip(between, (original, patched), strict=True))
+    repeats = 1
+    for prepare, run in runs:
+        prepare()
+        for _ in range(_WARM_UP):
+            ms = _timed(run, 1, device)
+        repeats = max(repeats, min(_MOST_REPEATS, ceil(_SAMPLE_MS / max(ms, 1e-6))))
+    samples: tuple[list[float], list[float]] = ([], [])
+    begun = time.perf_counter()
+    while len(samples[0]) < most and (len(samples[0]) < least or time.perf_counter() - begun < limit_s):
+        for which in (0, 1) if len(samples[0]) % 2 else (1, 0):
+            runs[which][0]()
+            samples[which].append(_timed(runs[which][1], repeats, device))
+    verdict = from_samples(samples[1], samples[0], paired=True)
+    theirs, ours = (sorted(taken)[len(taken) // 2] for taken in samples)
+    return Pairs(theirs, ours, verdict.value, verdict.low, verdict.high, str(verdict.verdict), len(samples[0]))
+
+
+def _timed(run: Callable[[], object], repeats: int, device: torch.device) -> float:
+    """ms of one of so many calls."""
+    synchronize(device)
+    begun = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    synchronize(device)
+    return max((time.perf_counter() - begun) * 1e3 / repeats, 1e-9)

@@ -328,8 +328,8 @@ class Batches:
         check share the memory of one GPU, and the next direction needs it."""
         if way:
             self._starved(way)
-        else:
-            self._forget()
+            return Nothing(), []
+        self._forget()
         if device != "cpu":
             torch.cuda.empty_cache()
         return Nothing(), []
