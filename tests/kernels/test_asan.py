@@ -22,13 +22,13 @@ from pathlib import Path
 import pytest
 
 from tests.shared import require
+from workbench.core.awkward import CASES, FEW
 from workbench.core.candidate import EMULATED_SM, Candidate, why_not
 from workbench.core.layer import Workload
 from workbench.core.variants import TEMPLATES, Variant, discover
 from workbench.measure.emulator import ASAN_FLAGS, asan_environment, translate
 
-from .cases import CASES, FEW, label
-from .harness import build_emulated, candidate, compile_quickly, run
+from .harness import build_emulated, candidate, compile_quickly, label, run
 
 _ROOT = Path(__file__).resolve().parents[2]
 

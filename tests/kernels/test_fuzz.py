@@ -25,8 +25,7 @@ from workbench.core.precision import PRECISIONS_OF
 from workbench.core.space import SearchSpace
 from workbench.core.variants import TEMPLATES, Variant, discover
 
-from .cases import label, macs
-from .harness import Library, build_emulated, run
+from .harness import Library, build_emulated, label, macs, run
 
 ASKED, SEED = os.environ.get("KW_FUZZ"), int(os.environ.get("KW_FUZZ_SEED", "0"))
 AS_CONSTANTS, NOW = int(ASKED or 8), 2  # layers; `make test` runs the first NOW

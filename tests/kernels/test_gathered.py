@@ -14,8 +14,7 @@ from workbench.core.layer import DIRECTIONS, ConvTranspose, Workload
 from workbench.core.space import SearchSpace
 from workbench.core.variants import TEMPLATES, discover, find
 
-from .cases import ALONG, EXTREME, label, work
-from .harness import Library, build_emulated, run
+from .harness import ALONG, EXTREME, Library, build_emulated, label, run, work
 
 pytestmark = pytest.mark.xdist_group("gathered")  # one worker builds the library, once
 

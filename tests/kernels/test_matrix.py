@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.core.awkward import CASES, FEW
 from workbench.core.candidate import EMULATED_SM, Candidate, problem_fields, why_not
 from workbench.core.layer import Workload
 from workbench.core.presets import MODELS
@@ -17,8 +18,7 @@ from workbench.core.template import render, render_batch
 from workbench.core.variants import TEMPLATES, Variant, discover
 from workbench.measure.emulator import translate
 
-from .cases import CASES, FEW, label, macs
-from .harness import Library, build_emulated, candidate, compile_quickly, run
+from .harness import Library, build_emulated, candidate, compile_quickly, label, macs, run
 
 pytestmark = pytest.mark.xdist_group("matrix")  # one worker builds the libraries, once
 VARIANTS = discover(TEMPLATES)

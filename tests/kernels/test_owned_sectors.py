@@ -13,8 +13,7 @@ from workbench.core.candidate import EMULATED_SM, Candidate, why_not
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.variants import TEMPLATES, find
 
-from .cases import label
-from .harness import Library, build_emulated, run
+from .harness import Library, build_emulated, label, run
 
 pytestmark = pytest.mark.xdist_group("owned_sectors")  # one worker builds each library, once
 

@@ -129,14 +129,17 @@ RAW_WORK = [Workload(ConvTranspose(2, 70, 24, 2, stride=2), 2, (6, 16)),
 RAW_CONFIGS = [{}, {"COLUMNS": 64, "GRID": 264, "POSITIONS": 64}, {"COLUMNS": 192, "POSITIONS": 128}]
 
 
-@pytest.mark.parametrize(("dtype", "every"), [("bfloat16", False), *(
-    pytest.param(dtype, True, marks=pytest.mark.long) for dtype in ("bfloat16", "float16"))])
+@pytest.mark.parametrize(("dtype", "every"), [("bfloat16", False), ("float32", False), *(
+    pytest.param(dtype, True, marks=pytest.mark.long) for dtype in ("bfloat16", "float16", "float32"))])
 def test_rows_as_they_lie_give_the_same(dtype: str, every: bool, tmp_path: Path) -> None:
     """register_wgmma: half of the layers (`every`: all), each with one of the configs."""
     variant, members = find("register_wgmma", "grad_weight", root=TEMPLATES), []
-    for number, work in enumerate(RAW_WORK if every else RAW_WORK[:6]):
-        other = replace(work, dtype=dtype)
-        members.append((candidate(variant, other, form="constant", **RAW_CONFIGS[(number + (dtype == "float16")) % 3]), other))
+    first = {"bfloat16": 0, "float16": 1, "float32": 2}[dtype]
+    for number, work in enumerate(RAW_WORK if every else RAW_WORK[5:] if dtype == "float32" else RAW_WORK[:6]):
+        other, config = replace(work, dtype=dtype), RAW_CONFIGS[(number + first) % 3]
+        if dtype == "float32" and "POSITIONS" in config:  # as many bytes
+            config = {**config, "POSITIONS": config["POSITIONS"] // 2}
+        members.append((candidate(variant, other, form="constant", **config), other))
     refused = {str(why_not(one, sm=90)) for one, _ in members} - {"None"}
     assert not refused, refused
     library = build_emulated([one for one, _ in members], tmp_path)
@@ -145,21 +148,27 @@ def test_rows_as_they_lie_give_the_same(dtype: str, every: bool, tmp_path: Path)
         assert outcome.status == "OK", f"{work.layer} {one.config} {dtype}: {outcome.status} {outcome.text}"
 
 
-RAW_SLIPS = {  # number of the work, what is taken out, what is put there, what is wrong then
-    "words of another row": (1, "if (before) word[0] = 0;", "", "grad_weight"),
-    "words of the next row": (1, "if (behind) word[Plan::WORDS - 1] = 0;", "", "grad_weight"),
-    "a row counts for each tap row": (0, "sums_bias ? Plan::counted(tap_row) : -1", "sums_bias ? 0 : -1", "grad_bias"),
-    "products still read the fragment": (1, "          swizzled_fragments_wait<1>();\n", "", ""),
-    "sums of earlier stages are forgotten": (10, "      if (!first) {", "      if (false) {", "grad_weight")}
+KERNEL = "grad_weight/register_wgmma.cu"
+PLAN, WORDS = "families/register_wgmma/split_plan.cuh", "families/register_wgmma/split_words.cuh"
+RAW_SLIPS = {  # number of the work, dtype, file, what is taken out, what is put there, what is wrong then
+    "words of another row": (1, "bfloat16", WORDS, "if (before) word[0] = 0;", "", "grad_weight"),
+    "words of the next row": (1, "bfloat16", WORDS, "if (behind) word[Plan::WORDS - 1] = 0;", "", "grad_weight"),
+    "elements of another row": (1, "float32", WORDS, "beyond ? 0u : ", "", "grad_weight"),
+    "a warp without taps counts elements": (4, "float32", WORDS, "exists ? offset : 2", "offset", "grad_bias"),
+    "a row counts for each tap row": (0, "bfloat16", KERNEL, "sums_bias ? Plan::counted(tap_row) : -1", "sums_bias ? 0 : -1",
+                                      "grad_bias"),
+    "products still read the fragment": (1, "bfloat16", KERNEL, "          swizzled_fragments_wait<1>();\n", "", ""),
+    "sums of earlier stages are forgotten": (10, "bfloat16", KERNEL, "      if (!first) {", "      if (false) {",
+                                             "grad_weight")}
 
 
-@pytest.mark.parametrize("slip", [pytest.param(slip, marks=() if slip == "words of another row" else pytest.mark.long)
+@pytest.mark.parametrize("slip", [pytest.param(slip, marks=() if slip.endswith("of another row") else pytest.mark.long)
                                   for slip in RAW_SLIPS])
 def test_a_slip_in_rows_as_they_lie_is_caught(slip: str, tmp_path: Path) -> None:
-    number, old, new, told = RAW_SLIPS[slip]
+    number, dtype, name, old, new, told = RAW_SLIPS[slip]
     root = tmp_path / "templates"
     shutil.copytree(TEMPLATES, root)
-    file, plan = root / "grad_weight/register_wgmma.cu", root / "families/register_wgmma/split_plan.cuh"
+    file, plan = root / name, root / PLAN
     text, planned = file.read_text(encoding="utf-8"), plan.read_text(encoding="utf-8")
     assert text.count(old) == 1
     file.write_text(text.replace(old, new), encoding="utf-8")
@@ -168,7 +177,7 @@ def test_a_slip_in_rows_as_they_lie_is_caught(slip: str, tmp_path: Path) -> None
         assert planned.count(given) == 1
         planned = planned.replace(given, less)
     plan.write_text(planned, encoding="utf-8")
-    work = replace(RAW_WORK[number], dtype="bfloat16")
+    work = replace(RAW_WORK[number], dtype=dtype)
     one = candidate(next(v for v in discover(root) if v.key == "grad_weight/register_wgmma"), work, form="constant")
     outcome = run(build_emulated([one], tmp_path / "build"), one, work, order=3)
     assert outcome.status != "OK" and told in outcome.text, outcome

@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from tests.shared import require
+from workbench.core.awkward import CASES
 from workbench.core.candidate import Candidate, derived_values, layer_fields, why_not
 from workbench.core.env import find_toolchain
 from workbench.core.expressions import names_in
@@ -35,8 +36,7 @@ from workbench.core.variants import TEMPLATES, Variant, discover, find, parse
 from workbench.measure import emulator
 from workbench.measure.build.resources import parse_ptxas
 
-from .cases import ALONG, CASES, EXTREME
-from .harness import compile_quickly
+from .harness import ALONG, EXTREME, compile_quickly
 
 SM = 90             # what an older GPU can run, this one can
 ALL_CONFIGS = 64    # a layer with more configs, before any condition, is tested with each pair of values of two tunables

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from workbench.core.awkward import CASES
 from workbench.core.candidate import EMULATED_SM, Candidate, why_not
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.variants import TEMPLATES, Variant, discover
 
-from .cases import CASES, label
-from .harness import build_emulated, candidate, run
+from .harness import build_emulated, candidate, label, run
 from .test_matrix import extreme_configs, runs
 
 THREE = [v for v in discover(TEMPLATES) if "tf32x3" in v.precision]
