@@ -3,7 +3,7 @@ name      = "register_wgmma"
 computes  = ["grad_weight"]
 after     = "channels_last_wgmma"
 idea      = "Stride 2: rows of x and gy are copied as they lie in memory; each multiplying warp takes its taps from words of gy."
-precision = ["fp16", "bf16"]
+precision = ["tf32", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.groups == 1 and layer.stride_w == 2 and layer.dilation_w == 1", "low >= -1 and -1 <= last <= 1",
              "stages >= 2", "max(layer.padding_h, layer.padding_d) < 2 ** 28", "max(layer.stride_d, layer.stride_h) <= 1024",
@@ -14,7 +14,7 @@ kernel    = "split_raw_rows"
 
 [tune]
 COLUMNS   = {values = [64, 96, 128, 192], default = 128, help = "channels of x of a warpgroup, at most"}
-POSITIONS = {values = [0, 64, 128], default = 0, help = "positions of a stage (0: 128 if three stages fit, else 64)"}
+POSITIONS = {values = [0, 32, 64, 128], default = 0, help = "positions of a stage (0: 256 bytes of x if three stages fit, else 128)"}
 GRID      = {values = [132, 264], default = 132, help = "target number of blocks; the positions are split among them"}
 
 [derived]
@@ -34,14 +34,17 @@ low         = "-layer.padding_w // 2"
 last        = "(layer.kernel_w - 1 - layer.padding_w) // 2"
 words       = "2 + (r - 1 - layer.padding_w) // 2 - low if r > 1 else 2"
 one_pair    = "chunks == 1 and subs == 1 and low % 2 == 0 and words == 2"
-before      = "(4 - low) // 4 * 4 if low < 0 else 0"
-behind      = "0 if one_pair else last + 2"
-run_128     = "ceil_div(before + 128 + behind, 4)"
-stage_128   = "ceil_div(256 * wn * n + 16 * (run_128 + (10 - run_128 % 8) % 8) * wr * wc * channels, 1024) * 1024"
-positions   = "POSITIONS if POSITIONS else 128 if 3 * stage_128 <= 227 * 1024 - 256 else 64"
-run         = "ceil_div(before + positions + behind, 4)"
+of_copy     = "8 // element_bytes"
+before      = "(of_copy - low) // of_copy * of_copy if low < 0 else 0"
+beyond      = "ceil_div(layer.kernel_w, r) * r - layer.padding_w - 2"
+behind      = "max(0, ceil_div(beyond, 2)) if element_bytes == 4 else 0 if one_pair else last + 2"
+most_each   = "256 // element_bytes"
+run_most    = "ceil_div(before + most_each + behind, of_copy)"
+stage_most  = "ceil_div(256 * wn * n + 16 * (run_most + (10 - run_most % 8) % 8) * wr * wc * channels, 1024) * 1024"
+positions   = "POSITIONS if POSITIONS else most_each if 3 * stage_most <= 227 * 1024 - 256 else most_each // 2"
+run         = "ceil_div(before + positions + behind, of_copy)"
 row         = "run + (10 - run % 8) % 8"
-stage       = "ceil_div(2 * positions * wn * n + 16 * row * wr * wc * channels, 1024) * 1024"
+stage       = "ceil_div(element_bytes * positions * wn * n + 16 * row * wr * wc * channels, 1024) * 1024"
 stages      = "min(8, (227 * 1024 - 256) // stage)"
 threads     = "512"
 smem_bytes  = "stages * (stage + 16)"
@@ -49,91 +52,15 @@ smem_bytes  = "stages * (stage + 16)"
 [plan]
 Plan        = "RawSplitPlan<Layer, Tune>"
 smem_bytes  = "Plan::SHARED_BYTES"
-run_128     = ""
-stage_128   = "Plan::stage_of(128)"
+run_most    = ""
+stage_most  = "Plan::stage_of(Plan::MOST_EACH)"
 */
 #include "families/register_wgmma/split_copy.cuh"
-#include "hardware/const_loop.cuh"
+#include "families/register_wgmma/split_words.cuh"
 #include "hardware/early_launch.cuh"
-#include "hardware/pack.cuh"
 #include "hardware/wgmma_swizzled_fragments.cuh"
 
 // families/register_wgmma/README.md has a picture and the words.
-
-// What a lane loads for 16 positions: words of gy for its two channels (8 apart) and its two pairs of positions (8 apart).
-template <class Plan>
-struct RawWords {
-  unsigned word[2][2][Plan::LOADED];
-};
-
-// `from`: the lane's first word of these 16 positions.
-template <class Plan>
-__device__ __forceinline__ void load_raw_words(const char* from, RawWords<Plan>& raw) {
-#pragma unroll
-  for (int channel = 0; channel < 2; ++channel)
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair)
-#pragma unroll
-      for (int i = 0; i < Plan::LOADED; i += 2) {
-        const uint2 two = *reinterpret_cast<const uint2*>(from + channel * 8 * Plan::ROW_BYTES + pair * 32 + i * 4);
-        raw.word[channel][pair][i] = two.x, raw.word[channel][pair][i + 1] = two.y;
-      }
-}
-
-// The taps of a warp. WORD0: the word that its first tap meets, from the position on; ANY if lanes of the warpgroup have different
-// ones.
-constexpr int ANY = 1 << 20;
-template <class Plan, int WORD0>
-struct RawTaps {
-  int word0;
-  unsigned selector[Plan::R];  // of __byte_perm: the lower or the upper halves of two words
-  __device__ __forceinline__ explicit RawTaps(int tap0) : word0((tap0 - Plan::PW) >> 1) {
-#pragma unroll
-    for (int tap = 0; tap < Plan::R; ++tap)
-      selector[tap] = (WORD0 == ANY || Plan::R == 1 ? tap0 + tap - Plan::PW : tap - Plan::PW) & 1 ? 0x7632 : 0x5410;
-  }
-  __device__ __forceinline__ int first() const { return WORD0 == ANY ? word0 : WORD0; }
-  __device__ __forceinline__ int odd() const { return first() & 1; }
-
-  // Operands of wgmma, one for each tap. `in_line`: the place in its line of the first position of each pair.
-  __device__ __forceinline__ void take(const RawWords<Plan>& raw, const int (&in_line)[2], int pitch,
-                                       unsigned (&fragment)[Plan::R][4]) const {
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      const bool before = Plan::CROSSES && in_line[pair] + first() < 0;
-      const bool behind = Plan::CROSSES && in_line[pair] + first() + Plan::WORDS > pitch;
-#pragma unroll
-      for (int channel = 0; channel < 2; ++channel) {
-        const auto& loaded = raw.word[channel][pair];
-        unsigned word[Plan::WORDS];
-#pragma unroll
-        for (int i = 0; i < Plan::WORDS; ++i) {
-          if constexpr (Plan::ONE_PAIR) word[i] = loaded[i];
-          else if constexpr (WORD0 != ANY) word[i] = loaded[i + (WORD0 & 1)];
-          else word[i] = odd() ? loaded[i + 1] : loaded[i];
-        }
-        if (before) word[0] = 0;
-        if (behind) word[Plan::WORDS - 1] = 0;
-#pragma unroll
-        for (int tap = 0; tap < Plan::R; ++tap) {
-          const int at = Plan::R > 1 ? Plan::word_of(tap) : 0;
-          fragment[tap][channel + pair * 2] = __byte_perm(word[at], word[at + 1], selector[tap]);
-        }
-      }
-    }
-  }
-};
-
-// grad_bias: the elements of gy that belong to the lane's positions.
-template <class Plan, class Scalar>
-__device__ __forceinline__ void add_raw_words(const RawWords<Plan>& raw, float (&bias)[2]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const unsigned word = raw.word[i / 4][i / 2 % 2][Plan::OWN_WORD + i % 2];
-    const auto two = reinterpret_cast<const Pack<Scalar, 2>&>(word);
-    bias[i / 4] += float(widen(two.value[0])) + float(widen(two.value[1]));
-  }
-}
 
 template <int number>
 struct RawConstant {
@@ -165,38 +92,42 @@ struct RawSplitPart {
   int own, number, share, channel;  // the warpgroup; the lane's first channel of gy, in the stage
   RawSplitTile<Plan> tile;
   int tap0;    // of the warp; 0 if its taps do not exist
+  bool exists;
   int bias;    // the place of its sums of grad_bias, or -1: words are counted once, in the first tile of x and with the first taps
   __device__ __forceinline__ RawSplitPart(int own, int number, bool sums_bias)
       : own(own), number(number), share(number / Plan::TILES), tile(number % Plan::TILES) {
     const int row = int(threadIdx.x) % 128 / 32 * 16, tap_row = tile.tap_row + (Plan::WR > 1 ? own : 0);
     channel = row % Plan::CHANNELS + (Plan::WC > 1 ? own * 64 : Plan::WR > 1 ? own * Plan::GY_ROWS : 0) + threadIdx.x % 32 / 4;
     tap0 = Plan::FIXED ? 0 : (tile.chunk + (Plan::WT > 1 ? own : 0)) * Plan::CHUNK + row / Plan::CHANNELS * Plan::R;
-    if (tap0 >= Plan::KW) tap0 = 0;
+    exists = tap0 < Plan::KW;
+    if (!exists) tap0 = 0;
     const int counted = Plan::BIAS && sums_bias ? Plan::counted(tap_row) : -1;
-    const bool adds = counted >= 0 && tile.ci == 0 && tile.chunk == 0 && (Plan::WC * Plan::WR > 1 || own == 0);
-    bias = adds ? ((share * Plan::CO_TILES + tile.co / Plan::GY_ROWS) * Plan::COUNTED + counted) * Plan::GY_ROWS : -1;
+    const bool adds = counted >= 0 && tile.ci == 0 && tile.chunk == 0 && (Plan::WC * Plan::WR > 1 || Plan::BIAS_WT > 1 || own == 0);
+    const int slot = Plan::BIAS_SLOTS > 1 ? (Plan::WT > 1 ? own : 0) * Plan::SUBS + row / Plan::CHANNELS : 0;
+    bias = adds ? (((share * Plan::CO_TILES + tile.co / Plan::GY_ROWS) * Plan::COUNTED + counted) * Plan::BIAS_SLOTS + slot) *
+                      Plan::GY_ROWS
+                : -1;
   }
 };
 
-// The products of a warpgroup for a part. While the products of 16 positions run, the words of the next ones are loaded. No product
-// runs from one stage to the next; meanwhile the other warpgroup multiplies.
-template <bool COUNTS, int WORD0, class Layer, class Tune>
+// The products of a warpgroup for a part. While the products of a turn (32 bytes of a row of x) run, words of gy are loaded for
+// the next one. No product runs from one stage to the next; meanwhile the other warpgroup multiplies.
+template <bool COUNTS, class Layer, class Tune, class Taps>
 __device__ __forceinline__ void multiply_raw_part(const RawSplitWork<RawSplitPlan<Layer, Tune>, Tune>& work, const char* ring,
                                                   unsigned full, unsigned empty, const RawSplitPart<RawSplitPlan<Layer, Tune>>& part,
-                                                  GatherRing<RawSplitPlan<Layer, Tune>::STAGES>& place, float* sums, float* bias_sums) {
+                                                  const Taps& taps, GatherRing<RawSplitPlan<Layer, Tune>::STAGES>& place, float* sums,
+                                                  float* bias_sums) {
   using Plan = RawSplitPlan<Layer, Tune>;
   using Scalar = typename Layer::scalar;
   const int lane = threadIdx.x % 32;
-  const RawTaps<Plan, WORD0> taps(part.tap0);
-  const int first_word = Plan::BEFORE + lane % 4 * 2 + taps.first() - taps.odd();
-  const char* const own_words = ring + Plan::X_BYTES + part.channel * Plan::ROW_BYTES + first_word * 4;
+  const char* const own_words = ring + Plan::X_BYTES + part.channel * Plan::ROW_BYTES + taps.place();
   const unsigned own_x = shared_address(ring) + (Plan::WN > 1 ? part.own * (128 * Plan::N) : 0);
   float* const slot = sums + (1LL * part.number * Plan::CONSUMERS + part.own) * Plan::OWN_SUMS;
   int in_line[2];
   const int position = int(work.first_stage(part.share)) * Plan::POSITIONS;
 #pragma unroll
   for (int pair = 0; pair < 2; ++pair) {
-    const int at = position + lane % 4 * 2 + pair * 8;
+    const int at = position + (lane % 4 + pair * 4) * (Plan::DEPTH / 8);
     in_line[pair] = at - work.of_line.quotient(at) * work.pitch;
   }
   float bias[2] = {};  // sums of the lane's words, of each of its channels
@@ -214,13 +145,13 @@ __device__ __forceinline__ void multiply_raw_part(const RawSplitWork<RawSplitPla
       const char* const words = own_words + place.stage * Plan::STAGE;
       const unsigned long long x = swizzled_descriptor<128>(own_x + place.stage * Plan::STAGE);
       unsigned fragment[2][Plan::R][4];
-      RawWords<Plan> raw;
+      typename Taps::Loaded raw;
       mbarrier_await(full + 8 * place.stage, place.parity);
-      load_raw_words<Plan>(words, raw);
-      const_loop<0, Plan::POSITIONS / 16>([&](auto number_of_turn) {
+      taps.load(words, raw);
+      const_loop<0, Plan::POSITIONS / Plan::DEPTH>([&](auto number_of_turn) {
         constexpr int TURN = decltype(number_of_turn)::value, X_AT = (TURN / 4 * (128 * Plan::X_ROWS) + TURN % 4 * 32) >> 4;
-        taps.take(raw, in_line, work.pitch, fragment[TURN % 2]);
-        if constexpr (COUNTS) add_raw_words<Plan, Scalar>(raw, bias);
+        taps.take(raw, in_line, work.pitch, work.one, fragment[TURN % 2]);
+        if constexpr (COUNTS) taps.add(raw, bias);
         wgmma_fence();
 #pragma unroll
         for (int tap = 0; tap < Plan::R; ++tap)
@@ -233,8 +164,8 @@ __device__ __forceinline__ void multiply_raw_part(const RawSplitWork<RawSplitPla
             if (at >= work.pitch) at -= work.pitch;
           }
         }
-        if constexpr (TURN + 1 < Plan::POSITIONS / 16) {
-          load_raw_words<Plan>(words + (TURN + 1) * 64, raw);
+        if constexpr (TURN + 1 < Plan::POSITIONS / Plan::DEPTH) {
+          taps.load(words + (TURN + 1) * 64, raw);
           swizzled_fragments_wait<1>();
         }
       });
@@ -250,7 +181,7 @@ __device__ __forceinline__ void multiply_raw_part(const RawSplitWork<RawSplitPla
     for (int i = 0; i < 2; ++i) {
       bias[i] += __shfl_xor_sync(~0u, bias[i], 1);
       bias[i] += __shfl_xor_sync(~0u, bias[i], 2);
-      if (int(threadIdx.x) % 128 / 32 * 16 < Plan::CHANNELS && lane % 4 == 0)
+      if ((Plan::BIAS_SLOTS > 1 || int(threadIdx.x) % 128 / 32 * 16 < Plan::CHANNELS) && lane % 4 == 0)
         bias_sums[part.bias + (Plan::WR > 1 ? part.channel - part.own * Plan::GY_ROWS : part.channel) + 8 * i] = bias[i];
     }
   }
@@ -265,12 +196,16 @@ __device__ __forceinline__ void multiply_raw_works(const RawSplitWork<RawSplitPl
 #pragma unroll 1
   for (int number = blockIdx.x; number < work.works(); number += gridDim.x) {
     const RawSplitPart<Plan> part(own, number, bias_sums != nullptr);
-    const auto multiply = [&](auto counts, auto word0) {
-      multiply_raw_part<decltype(counts)::value, decltype(word0)::value, Layer, Tune>(work, ring, full, empty, part, place, sums,
-                                                                                       bias_sums);
+    const auto multiply_taps = [&](auto counts, const auto& taps) {
+      multiply_raw_part<decltype(counts)::value, Layer, Tune>(work, ring, full, empty, part, taps, place, sums, bias_sums);
     };
+    const auto multiply = [&](auto counts, auto word0) { multiply_taps(counts, RawTaps<Plan, decltype(word0)::value>(part.tap0)); };
     const bool counts = Plan::BIAS && part.bias >= 0;
-    if constexpr (Plan::SUBS > 1) {
+    if constexpr (Plan::SIZE == 4) {
+      const RawFloatTaps<Plan> taps(part.tap0, part.exists);
+      if (counts) multiply_taps(RawConstant<Plan::BIAS>(), taps);
+      else multiply_taps(RawConstant<0>(), taps);
+    } else if constexpr (Plan::SUBS > 1) {
       if (counts) multiply(RawConstant<Plan::BIAS>(), RawConstant<ANY>());
       else multiply(RawConstant<0>(), RawConstant<ANY>());
     } else {
@@ -284,7 +219,7 @@ __device__ __forceinline__ void multiply_raw_works(const RawSplitWork<RawSplitPl
 }
 
 // Each block computes one pair (share, tile) after another. Neighbouring blocks have tiles of the same share: the same positions.
-// warpgroup -> data: 0 and 1 multiply (RawSplitPlan says which part); 2 and 3 copy. They meet at mbarriers.
+// warpgroup -> data: 0 and 1 multiply, 2 and 3 copy; RawSplitPlan says what. They meet at mbarriers.
 // Bytes: x once for each tile of gy and each tap row, gy once for each tile of x and each tap row that meets it, mostly from L2.
 template <class Layer, class Tune>
 __global__ void __launch_bounds__(RawSplitPlan<Layer, Tune>::THREADS, 1)
@@ -306,10 +241,13 @@ __global__ void __launch_bounds__(RawSplitPlan<Layer, Tune>::THREADS, 1)
     multiply_raw_works<Layer, Tune>(work, raw_rows_memory, full, empty, warpgroup, sums, bias_sums);
   } else {
     give_registers<64>();
-    if (tensors.copied == 16) copy_raw_works<16, Layer, Tune>(work, tensors, raw_rows_memory, full, empty);
-    else if (tensors.copied == 8) copy_raw_works<8, Layer, Tune>(work, tensors, raw_rows_memory, full, empty);
-    else if (tensors.copied == 4) copy_raw_works<4, Layer, Tune>(work, tensors, raw_rows_memory, full, empty);
-    else copy_raw_works<2, Layer, Tune>(work, tensors, raw_rows_memory, full, empty);
+    const auto stage = [&](auto bytes) {
+      stage_raw_works<decltype(bytes)::value, Layer, Tune>(warpgroup == Plan::CONSUMERS, work, tensors, raw_rows_memory, full, empty);
+    };
+    if (tensors.copied == 16) stage(RawConstant<16>());
+    else if (tensors.copied == 8) stage(RawConstant<8>());
+    else if (Plan::SIZE == 4 || tensors.copied == 4) stage(RawConstant<4>());
+    else stage(RawConstant<2>());
   }
 }
 
@@ -334,9 +272,10 @@ __device__ __forceinline__ void add_raw_biases(const float* __restrict__ sums, i
   using Plan = RawSplitPlan<Layer, Tune>;
   __shared__ float left[8];
   float sum = 0.0f;
-  for (int term = threadIdx.x; term < shares * Plan::COUNTED; term += 256)
-    sum += sums[(1LL * (term / Plan::COUNTED) * Plan::CO_TILES + co / Plan::GY_ROWS) * Plan::BIAS_SUMS +
-                term % Plan::COUNTED * Plan::GY_ROWS + co % Plan::GY_ROWS];
+  constexpr int PARTS = Plan::COUNTED * Plan::BIAS_SLOTS;
+  for (int term = threadIdx.x; term < shares * PARTS; term += 256)
+    sum += sums[(1LL * (term / PARTS) * Plan::CO_TILES + co / Plan::GY_ROWS) * Plan::BIAS_SUMS + term % PARTS * Plan::GY_ROWS +
+                co % Plan::GY_ROWS];
   sum = sum_of_lanes(sum);
   if (threadIdx.x % 32 == 0) left[threadIdx.x / 32] = sum;
   __syncthreads();
@@ -410,9 +349,10 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
   RawSplitTensors<typename Layer::scalar> tensors = {input, grad_output, sizes.in_h, sizes.in_w, sizes.out_d, sizes.out_h, sizes.out_w,
                                                      1LL * sizes.in_d * sizes.in_h * sizes.in_w,
                                                      1LL * sizes.out_d * sizes.out_h * sizes.out_w, 16};
-  while (tensors.copied > 2 && (2LL * sizes.in_w % tensors.copied != 0 || 2LL * sizes.out_w % tensors.copied != 0 ||
-                                size_t(input) % tensors.copied != 0 || size_t(grad_output) % tensors.copied != 0))
-    tensors.copied /= 2;
+  const auto is_aligned = [&](const void* tensor, long long width) {
+    return Plan::SIZE * width % tensors.copied == 0 && size_t(tensor) % tensors.copied == 0;
+  };
+  while (tensors.copied > Plan::SIZE && !(is_aligned(input, sizes.in_w) && is_aligned(grad_output, sizes.out_w))) tensors.copied /= 2;
   float* const sums = static_cast<float*>(workspace);
   float* const bias_sums = work.adds_bias && grad_bias ? sums + work.slots() : nullptr;
   if (work.stages > 0) {

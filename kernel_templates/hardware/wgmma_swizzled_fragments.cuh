@@ -1,4 +1,4 @@
-// Tensor-core products of a warpgroup (wgmma, sm_90a) with 16-bit values: operand A comes from registers, operand B is swizzled:
+// Tensor-core products of a warpgroup (wgmma, sm_90a) of any precision: operand A comes from registers, operand B is swizzled:
 // a row holds 128 bytes of K side by side, as they are copied from a row of a tensor.
 #pragma once
 #include "hardware/wgmma_fragments.cuh"
@@ -24,14 +24,14 @@ struct SwizzledFragments : PendingFragments {
   static void multiply(const Product& p) {
     if (memcmp(p.a, p.given, sizeof(p.given)) != 0)
       cuda_on_cpu::stop(cudaErrorLaunchFailure, "wgmma: a fragment was overwritten before its product was waited for");
-    const int lane = cuda_on_cpu::current->thread->id % 32;
+    const int lane = cuda_on_cpu::current->thread->id % 32, bytes = p.element_bytes;
     for (int i = 0; i < p.columns / 2; ++i) {
       const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
       double sum = p.d[i];
       for (int half = 0; half < 2; ++half) {
         const char* const a = reinterpret_cast<const char*>(p.word[i / 2 % 2] + 4 * half);
         const char* const b = SwizzledProducts::row_at(p.b, column, half);
-        for (int k = 0; k < 16; k += 2) sum += static_cast<double>(p.load(a + k)) * p.load(b + k);
+        for (int k = 0; k < 16; k += bytes) sum += static_cast<double>(p.load(a + k)) * p.load(b + k);
       }
       p.d[i] = static_cast<float>(sum);
     }
@@ -45,12 +45,15 @@ struct SwizzledFragments : PendingFragments {
 template <Precision precision, class Scalar, int columns, int registers>
 __device__ __forceinline__ void wgmma_of_fragment_swizzled(float (&d)[registers], const unsigned (&a)[4], unsigned long long b) {
   static_assert(registers * 2 == columns, "a thread holds 64 / 128 of the columns of D");
-  static_assert(sizeof(Scalar) == 2, "16 values are 32 bytes of K");
 #ifdef __CUDACPU__
   ptx_emulation::agree(0, b, 1);
-  auto load = [](const char* at) -> float { return widen(*reinterpret_cast<const Scalar*>(at)); };
+  auto load = [](const char* at) -> float {
+    const float value = widen(*reinterpret_cast<const Scalar*>(at));
+    return sizeof(Scalar) == 4 ? __uint_as_float(__float_as_uint(value) & 0xFFFFE000u) : value;
+  };
   auto& mine = cuda_on_cpu::thread_storage<ptx_emulation::SwizzledFragments>();
-  ptx_emulation::PendingFragments::Product product = {d, a, {a[0], a[1], a[2], a[3]}, {}, b, columns, 2, load, mine.committed};
+  ptx_emulation::PendingFragments::Product product = {
+      d, a, {a[0], a[1], a[2], a[3]}, {}, b, columns, int(sizeof(Scalar)), load, mine.committed};
   ptx_emulation::PendingFragments::gather(product);
   mine.add(product);
 #else

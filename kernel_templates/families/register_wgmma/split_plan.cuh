@@ -8,6 +8,7 @@
 template <class Layer, class Tune>
 struct RawSplitPlan {
   using Scalar = typename Layer::scalar;
+  static constexpr int SIZE = sizeof(Scalar), DEPTH = 32 / SIZE;  // positions of a product
   static constexpr int KW = Layer::kernel_w, PW = Layer::padding_w, CI = Layer::in_channels, CO = Layer::out_channels;
   static constexpr int TAP_ROWS = Layer::kernel_d * Layer::kernel_h, TAPS = TAP_ROWS * KW;
   static constexpr __host__ __device__ int halved(int v) { return v >= 0 ? v / 2 : -((1 - v) / 2); }
@@ -42,20 +43,24 @@ struct RawSplitPlan {
   static constexpr bool CROSSES = LOW < 0 || LAST > 0;
   static_assert(LOW >= -1 && LAST >= -1 && LAST <= 1);
 
-  // A stage: POSITIONS of each channel of x, in swizzled panels of 64; then the words that these meet, of each channel of gy. The
-  // length of such a row keeps the lanes of half a warp in different banks.
-  static constexpr int BEFORE = LOW < 0 ? (1 - LOW + 3) / 4 * 4 : 0, BEHIND = ONE_PAIR ? 0 : LAST + 2;
+  // A stage: POSITIONS of each channel of x, in swizzled panels of 128 bytes; then the words that these meet, of each channel of gy.
+  // The length of such a row keeps the lanes of half a warp in different banks.
+  static constexpr int OF_COPY = 8 / SIZE;  // words of 16 bytes
+  static constexpr int BEFORE = LOW < 0 ? (OF_COPY - LOW) / OF_COPY * OF_COPY : 0;
+  static constexpr int BEYOND = ceil_div(KW, R) * R - PW - 2;  // elements behind the word of a position
+  static constexpr int BEHIND = SIZE == 4 ? (BEYOND > 0 ? ceil_div(BEYOND, 2) : 0) : ONE_PAIR ? 0 : LAST + 2;
   static constexpr __host__ __device__ int row_of(int positions) {
-    const int run = ceil_div(BEFORE + positions + BEHIND, 4);
+    const int run = ceil_div(BEFORE + positions + BEHIND, OF_COPY);
     return run + (10 - run % 8) % 8;
   }
   static constexpr __host__ __device__ int stage_of(int positions) {
-    return ceil_div(2 * positions * X_ROWS + WR * GY_ROWS * 16 * row_of(positions), 1024) * 1024;
+    return ceil_div(SIZE * positions * X_ROWS + WR * GY_ROWS * 16 * row_of(positions), 1024) * 1024;
   }
-  static constexpr int ROOM = 227 * 1024 - 256;
-  static constexpr int POSITIONS = Tune::POSITIONS != 0 ? Tune::POSITIONS : 3 * stage_of(128) <= ROOM ? 128 : 64;
-  static constexpr int RUN = ceil_div(BEFORE + POSITIONS + BEHIND, 4), ROW = row_of(POSITIONS), ROW_BYTES = 16 * ROW;
-  static constexpr int X_BYTES = 2 * POSITIONS * X_ROWS, STAGE = stage_of(POSITIONS);
+  static constexpr int ROOM = 227 * 1024 - 256, MOST_EACH = 256 / SIZE;
+  static constexpr int POSITIONS =
+      Tune::POSITIONS != 0 ? Tune::POSITIONS : 3 * stage_of(MOST_EACH) <= ROOM ? MOST_EACH : MOST_EACH / 2;
+  static constexpr int RUN = ceil_div(BEFORE + POSITIONS + BEHIND, OF_COPY), ROW = row_of(POSITIONS), ROW_BYTES = 16 * ROW;
+  static constexpr int X_BYTES = SIZE * POSITIONS * X_ROWS, STAGE = stage_of(POSITIONS);
   static constexpr int FIT = ROOM / STAGE, STAGES = FIT < 8 ? FIT : 8;
   static constexpr int BARRIERS_AT = STAGES * STAGE, SHARED_BYTES = BARRIERS_AT + 16 * STAGES;
   static_assert(STAGES >= 2, "a stage is given back only after the next has begun");
@@ -66,9 +71,12 @@ struct RawSplitPlan {
   static constexpr int FIRST_D = first_of(Layer::kernel_d, Layer::stride_d, Layer::padding_d);
   static constexpr int FIRST_H = first_of(Layer::kernel_h, Layer::stride_h, Layer::padding_h);
   static constexpr int OWN_WORD = -(LOW - (LOW & 1)), COUNTED = Layer::stride_d * Layer::stride_h;  // the word of position q
-  static constexpr bool BIAS = Layer::has_bias && FIRST_D >= 0 && FIRST_H >= 0 && OWN_WORD < LOADED &&
+  // Of float32 each warp has only the elements of its taps: those of both that stand for the position's own must be in the tile.
+  static constexpr int BIAS_WT = SIZE == 4 ? WT : 1, BIAS_SLOTS = SIZE == 4 ? WT * SUBS : 1;
+  static constexpr bool LOADS_OWN = SIZE == 4 ? PW + 1 < CHUNK * WT && PW + 1 < ceil_div(KW, R) * R : OWN_WORD < LOADED;
+  static constexpr bool BIAS = Layer::has_bias && FIRST_D >= 0 && FIRST_H >= 0 && LOADS_OWN &&
                                (Layer::kernel_d == 1 || Layer::dilation_d == 1) && (Layer::kernel_h == 1 || Layer::dilation_h == 1);
-  static constexpr int BIAS_SUMS = COUNTED * GY_ROWS;  // of a share and a tile of gy
+  static constexpr int BIAS_SUMS = COUNTED * BIAS_SLOTS * GY_ROWS;  // of a share and a tile of gy
   static bool meets_all(const Sizes& s) {
     return s.out_d + Layer::padding_d <= 1LL * s.in_d * Layer::stride_d + FIRST_D &&
            s.out_h + Layer::padding_h <= 1LL * s.in_h * Layer::stride_h + FIRST_H;
@@ -79,7 +87,8 @@ struct RawSplitPlan {
     return d >= 0 && d < Layer::stride_d && h >= 0 && h < Layer::stride_h ? d * Layer::stride_h + h : -1;
   }
 
-  static constexpr int STAGERS = 256, THREADS = 128 * CONSUMERS + STAGERS;
+  // Two warpgroups copy: of float32 the first one x, the second one gy; of 16 bits each of them both.
+  static constexpr int STAGERS = 256, EACH_TENSOR = SIZE == 4 ? 128 : 256, THREADS = 128 * CONSUMERS + STAGERS;
   // Sums of a warpgroup in the workspace: [tap of the group][row][channel of x].
   static constexpr int OWN_SUMS = R * 64 * N;
   static constexpr long long SLOT = CONSUMERS * OWN_SUMS;
@@ -88,7 +97,8 @@ struct RawSplitPlan {
 // What the host decides. A line is a row of x, with its words of gy; lines follow each other every `pitch` positions.
 template <class Plan, class Tune>
 struct RawSplitWork {
-  int pitch = 8, step = 0, lines = 0;  // `step`: 16 positions further in a line
+  int pitch = 8, step = 0, lines = 0;  // `step`: the positions of a product further in a line
+  float one = 1.0f;                    // 1, unknown to the compiler
   GatherDivisor of_line, of_image, of_plane;  // positions of a line, lines of an image and of a plane
   long long stages = 0, each = 0, more = 0;   // in all; of each share; the first shares have one more
   int shares = 1;
@@ -96,11 +106,11 @@ struct RawSplitWork {
 
   explicit RawSplitWork(const Sizes& s) {
     const long long wide = s.in_w > (s.out_w + 1LL) / 2 ? s.in_w : (s.out_w + 1LL) / 2, all = s.batch * s.in_d * s.in_h;
-    const long long longest = (wide + 7) / 8 * 8;
+    const long long longest = ceil_div(wide, 16LL / Plan::SIZE) * (16 / Plan::SIZE);  // so a copy lies in one line
     if (longest > 1 << 28 || all > 1 << 28 || all * longest > 1 << 29) return;
     serves = true;
     if (all == 0) return;
-    pitch = int(longest), step = 16 % pitch, lines = int(all);
+    pitch = int(longest), step = Plan::DEPTH % pitch, lines = int(all);
     of_line = GatherDivisor(pitch), of_image = GatherDivisor(s.in_d * s.in_h), of_plane = GatherDivisor(s.in_h);
     stages = ceil_div(all * longest, 1LL * Plan::POSITIONS);
     const int most = share_count(MORE_SHARES * Tune::GRID / Plan::TILES, stages);
