@@ -163,8 +163,8 @@ class ForeignProcess:
         `Ended` if the process has ended."""
         begin = time.monotonic()
         try:
-            if self._window_bytes and request.op != "run":  # which is timed
-                window.give_back(self._home)
+            if self._window_bytes:
+                window.give_back(self._home, request.op)
             answer, results = self._asked(request, tensors, limit_s, doing or "it worked")
             results = [t.to(self._home) for t in results]
             self.spent.received_bytes += sum(t.nbytes for t in results)

@@ -19,6 +19,7 @@ _SEGMENT = 2 << 20     # PyTorch allocates multiples of this size from the drive
 _LEAST_SEGMENT = 32 << 20   # what is smaller shares its allocation with other tensors
 _LEAST_BLOCK = 1 << 20      # PyTorch puts no tensor into an unused part that is smaller
 _MOST_IDLE = 1 << 30        # bytes that a process may keep for later; others may need more
+_TIMED = ("renew", "run")   # requests around and between timed calls
 # Taken before a foreign file may replace it.
 _cuda_synchronize: Any = getattr(torch._C, "_cuda_synchronize", None)  # not there without CUDA
 
@@ -76,8 +77,11 @@ def allocate(size: int, device: str) -> torch.Tensor:
     return found
 
 
-def give_back(device: str) -> None:
-    """Release the memory that PyTorch keeps unused, if it is much. All processes of a check share one GPU."""
+def give_back(device: str, op: str) -> None:
+    """After request `op`: release the memory that PyTorch keeps unused, if it is much. All processes of a check share one GPU.
+    Between timed calls it stays: a call that must ask the driver for memory again takes milliseconds longer."""
+    if op in _TIMED:
+        return
     if torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) > _MOST_IDLE:
         torch.cuda.empty_cache()
 

@@ -283,8 +283,8 @@ def main(argv: list[str]) -> int:
                 os._exit(0)
             _send(replies, parts)
             message, tensors, results, parts = None, [], [], []  # while it waits, others may need the memory
-            if host.window and op != "run":
-                give_back(device)
+            if host.window:
+                give_back(device, op)
     return 0
 
 
