@@ -28,16 +28,21 @@ app: $(READY)
 	$(PY) -m streamlit run app.py --server.port $(PORT)
 
 # Started in the background, a test would ignore Ctrl-C and hang-ups, and so would all that it starts; the tests send them.
-SIGNALS := env --default-signal=INT,HUP
+# Some machines forbid Python to keep what it has compiled: then each of the many processes that the tests start compiles
+# the workbench again. Those that are confined cannot keep anything, so COMPILED does it before.
+SIGNALS := env -u PYTHONDONTWRITEBYTECODE --default-signal=INT,HUP
+COMPILED = $(PY) -m compileall -q workbench
 
 # PASSIVE: OpenMP's threads sleep between calls; by default they spin, on the cores that the other worker needs.
 # Status 5: ARGS chose none of the tests that run alone. They are looked for in their own files: to collect all takes longer.
 test: $(TEST_READY)
+	$(COMPILED)
 	alone=0; $(SIGNALS) $(PY) -m pytest $$(grep -rlw mark.alone tests --include=*.py) -m "alone and not long" $(ARGS) || alone=$$?; \
 	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m "not alone and not long" -n 2 --dist loadgroup $(ARGS) \
 	&& test $$alone = 0 -o $$alone = 5
 
 test-long: $(TEST_READY)
+	$(COMPILED)
 	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu -m long -n 2 --dist loadgroup $(ARGS)
 
 # What failed in the last run, once more and one at a time. Status 5, an error: nothing had failed.
@@ -45,6 +50,7 @@ failed: $(TEST_READY)
 	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest tests --ignore=tests/gpu --last-failed --last-failed-no-failures none $(ARGS)
 
 quick: $(TEST_READY)
+	$(COMPILED)
 	$(SIGNALS) OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest $(QUICK) -q -n 2 --dist loadgroup $(ARGS)
 
 check: $(TEST_READY)
