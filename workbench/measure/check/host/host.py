@@ -54,6 +54,7 @@ from .module import (
     BeforeCalls,
     Settings,
     arguments_of,
+    begin_with,
     convolves,
     is_the_layer,
     kinds,
@@ -146,9 +147,9 @@ class Host:
 
     def give(self, request: requests.Give, tensors: Tensors) -> tuple[Given, Tensors]:
         """The results of get_init_inputs() and get_inputs() of a reference, each called under the seed."""
-        torch.manual_seed(request.seed)
+        begin_with(request.seed)
         arguments, keywords = arguments_of(self.namespace.get("get_init_inputs", list)())
-        torch.manual_seed(request.seed)
+        begin_with(request.seed)
         inputs = list(self.namespace["get_inputs"]())
         numbers = {place: x for place, x in enumerate(inputs) if isinstance(x, int | float) and math.isfinite(x)}
         tensors = [x for place, x in enumerate(inputs) if place not in numbers]
@@ -162,7 +163,7 @@ class Host:
         """A module under a seed. "structure": the transposed convolution in it that has all its parameters."""
         arguments, keywords = ast.literal_eval(request.arguments), ast.literal_eval(request.keywords)
         other_random_states(self.device)
-        torch.manual_seed(request.seed)
+        begin_with(request.seed)
         module = self.cls(*arguments, **keywords)
         after = random_states(self.device)
         module = module.to(device=self.device, dtype=getattr(torch, request.dtype)) if request.dtype else \

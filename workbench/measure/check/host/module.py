@@ -48,9 +48,18 @@ class BeforeCalls:
     def __call__(self, module: nn.Module, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         """All arguments of forward, by place."""
         if self.draws:
-            torch.manual_seed(self.draws)
+            begin_with(self.draws)
         rest, count = iter(tensors), len(self.numbers) + len(tensors)
         return tuple(self.numbers[place] if place in self.numbers else next(rest) for place in range(count))
+
+
+def begin_with(seed: int) -> None:
+    """torch.manual_seed. Without a GPU that would keep a stack trace for each kind of GPU that might come later: it takes two
+    hundred times as long, and a check sets a seed a hundred times."""
+    if torch.cuda.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def arguments_of(given: Any) -> tuple[list[Any], dict[str, Any]]:

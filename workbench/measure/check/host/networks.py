@@ -21,7 +21,7 @@ from ..foreign.replies import Habit
 from ..foreign.requests import Altered, AsTrained, Copied, InModes, Overwritten, Parametrized, SecondDerivative, TwoInstances
 from ..foreign.wire import Tensors
 from .habits import fresh_grads, named_gradients, only, overwrite, restore, sets_of, tensors_of
-from .module import BeforeCalls, random_states
+from .module import BeforeCalls, begin_with, random_states
 
 _ALONE = 2                     # users of the memory of one tensor: the tensor, and whoever counts
 _monotonic = time.monotonic    # taken before a foreign file may replace it
@@ -160,7 +160,7 @@ def altered(module: torch.nn.Module, request: Altered, tensors: Tensors, device:
     try:
         if request.seed:
             hook.draws = 0
-            torch.manual_seed(request.seed)
+            begin_with(request.seed)
         inputs = [[x.detach().clone() for x in xs] for _ in range(request.calls)]
         wanted = [tensors_of(module, request.gradients, one) for one in inputs]
         outputs = [module(*one) for one in inputs]
