@@ -164,14 +164,16 @@ def page(_window, serving) -> Iterator:
 def click_while_drawn(page, name: str) -> None:
     """Click a button of the Workbench while the script runs."""
     before = page.locator(".st-key-direction").get_by_text("grad_input", exact=True).element_handle()
-    page.evaluate("""([before, button]) => new Promise(done => {
-        before.click();
-        const look = setInterval(() => {
+    page.evaluate("""([before, button]) => new Promise((done, failed) => {
+        const looks = new MutationObserver(() => {  // sees each change: a timer may come after the script has ended
             if (!document.querySelector('[data-test-script-state="running"]')) return;
-            clearInterval(look);
+            looks.disconnect();
             button.click();
             done();
-        }, 2);
+        });
+        looks.observe(document.body, {attributes: true, attributeFilter: ['data-test-script-state'], subtree: true});
+        setTimeout(() => failed(new Error('the script did not run')), 100000);
+        before.click();
     })""", [before, page.get_by_role("button", name=name, exact=True).element_handle()])
 
 
