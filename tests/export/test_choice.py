@@ -369,12 +369,14 @@ def test_the_evidence_of_a_file_is_that_of_the_recorded_benches(tmp_path: Path) 
     """It names what speaks against the kernel too: cells in which another variant was faster."""
     out = tmp_path / "m.py"
     for words, dtypes in ((("--all-dtypes",), {torch.float32, torch.bfloat16}), (("--dtype", "bfloat16"), {torch.bfloat16}),
-                          ((), {torch.float32})):             # by default KernelBench's files have only the asked dtype
+                          ((), {torch.float32}),             # by default KernelBench's files have only the asked dtype
+                          (("--other-layers",), {torch.float32})):       # and only their layer
         assert main(["export", "--preset", "kb74", "--best", *words, "--arch", "sm_90", "--out", str(out)]) == 0
         names: dict = {"__name__": "exported"}
         exec(out.read_text(), names)
         assert {k.dtype for k in names["_KERNELS"]} == dtypes and {k.proven for k in names["_KERNELS"]} == {90}
         assert ("--all-dtypes" in names["__doc__"]) == ("--all-dtypes" in words)
+        assert ("_KNOWN" in names) == ("--other-layers" in names["__doc__"]) == ("--other-layers" in words)
     assert names["_KNOWN_ON"] == 90 and names["_KNOWN"]
     command = names["__doc__"].partition("Written by: python -m workbench ")[2].partition("\n\n")[0]
     again = tmp_path / "again.py"

@@ -38,11 +38,12 @@ ARCH = "sm_90"
 
 
 @lru_cache(maxsize=32)
-def file_of(name: str) -> tuple[str, dict[str, Candidate], dict[str, object]]:
+def file_of(name: str, other_layers: bool = False) -> tuple[str, dict[str, Candidate], dict[str, object]]:
     """The best file of a layer of KernelBench, as `export --suite` writes it; what was chosen; and its kernels."""
     workload = preset(name).workload()
     recipe, used = best_recipe(workload, ARCH)
-    text = export_text(recipe, constructor=KERNELBENCH[name], arch=ARCH, notes=header_notes(used, workload, ARCH, ""))
+    text = export_text(recipe, constructor=KERNELBENCH[name], arch=ARCH, notes=header_notes(used, workload, ARCH, ""),
+                       other_layers=other_layers)
     return text, recipe.chosen, kernels_of(text)
 
 
@@ -267,13 +268,15 @@ def test_a_part_keeps_what_is_used_and_has_nothing_of_its_own(part: str, kept: b
 def test_each_kernel_of_the_best_files_is_the_one_that_was_judged() -> None:
     """From the file's own text its template comes back, with the id that the file names; and the text is derived again."""
     seen = set()
-    for name in KERNELBENCH:
-        text, chosen, kernels = file_of(name)
+    for name, other_layers in [*((name, False) for name in KERNELBENCH), ("kb57", True), ("kb74", True)]:
+        text, chosen, kernels = file_of(name, other_layers)
         assert set(kernels) == set(chosen) and text.count("enum class Precision") == 1
         assert "__CUDACPU__" not in text and "ptx_emulation" not in text and " emulator" not in text.lower()
         names = next(iter(kernels.values())).source.__globals__
+        known = names["_KNOWN"] if other_layers else {}
+        assert ("_KNOWN" in names) == ("_RULES" in names) == ("gcd" in names) == ("_distance" in names) == other_layers
         configs = {c: [{**c.config, **tune} for *_, ratio, tune in
-                       names["_KNOWN"].get((c.variant.key, torch.float32, c.precision), ()) if ratio] for c in chosen.values()}
+                       known.get((c.variant.key, torch.float32, c.precision), ()) if ratio] for c in chosen.values()}
         texts = "".join(names["_TEXTS"].values())
         shared = "KW_FORWARD" in texts                                      # a template for two directions
         assert ("#define KW_FORWARD" in text) == shared and ("_each" in names) == ("_each(range(" in text)
@@ -294,7 +297,7 @@ def test_a_file_and_its_templates_serve_the_same_layers() -> None:
     """The conditions in a file lack what is the same wherever the file uses the template."""
     draw, answers, gpu = Random(0), [], torch.device("cpu")
     for name in ("kb57", "kb74", "kb79", "kb81"):
-        _, _, kernels = file_of(name)
+        _, _, kernels = file_of(name, other_layers=True)
         names = next(iter(kernels.values())).source.__globals__
         for kernel in (k for k in kernels.values() for _ in range(40)):
             inputs, outputs, _, *near = draw.choice(names["_MEASURED"])[0]

@@ -60,6 +60,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all-dtypes", action="store_true",
                         help="with --best or --suite: also take the best known kernels of the layer in its other dtypes. A "
                              "file with KernelBench's constructor has them only with this option, because they make it longer")
+    parser.add_argument("--other-layers", action="store_true",
+                        help="a file with KernelBench's constructor computes with its kernels also layers with other arguments, "
+                             "as every other file does. It is then longer")
     parser.add_argument("--session", metavar="NAME",
                         help="take the fastest right candidates of this session, or the winners of its tune")
     parser.add_argument("--trial", action="append", default=[], metavar="ID",
@@ -87,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     preset = problem_of(workload) if args.constructor == "auto" else None
     others = other_dtypes(workload, arch) if args.all_dtypes or (args.best and preset is None) else []
     text = export_text([recipe, *others], constructor=preset, class_name=args.class_name, debug_sync=args.debug_sync,
-                       notes=notes, arch=arch)
+                       notes=notes, arch=arch, other_layers=args.other_layers)
     if args.verify:
         device = resolve_device(args.device)
         workload = proof_workload(workload, device)
@@ -119,7 +122,8 @@ def _suite(args: argparse.Namespace) -> int:
     except OSError as error:
         raise BadRequest(f"{args.out} cannot be written: {error.strerror}. Name another folder.", field="out") from error
     arch = named_arch(args.arch) if args.arch else arch_of(args.device)
-    for name, text in suite_files(args.suite, arch, precision=args.precision, all_dtypes=args.all_dtypes):
+    for name, text in suite_files(args.suite, arch, precision=args.precision, all_dtypes=args.all_dtypes,
+                                  other_layers=args.other_layers):
         write_whole(args.out / name, text)
         print(args.out / name)
     return 0
@@ -183,7 +187,8 @@ def _options(args: argparse.Namespace) -> list[str]:
     return [*(["--templates", str(args.templates)] if args.templates else []),
             *(["--class-name", args.class_name] if args.class_name != "ModelNew" else []),
             *(["--constructor", args.constructor] if args.constructor != "auto" else []),
-            *(["--all-dtypes"] if args.all_dtypes else []), *(["--debug-sync"] if args.debug_sync else [])]
+            *(["--all-dtypes"] if args.all_dtypes else []), *(["--other-layers"] if args.other_layers else []),
+            *(["--debug-sync"] if args.debug_sync else [])]
 
 
 def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[str], str]:
