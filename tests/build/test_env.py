@@ -13,7 +13,7 @@ import torch
 
 from tests.build.sources import ROOT
 from tests.shared import require
-from workbench.core import env, toolkit_wheels
+from workbench.core import env, toolchain
 from workbench.core.toolchain import find_toolchain
 
 SMI = """0, NVIDIA H200, GPU-aaaa1111, 9.0, 143771, 580.159.03
@@ -86,8 +86,8 @@ def test_nvcc_works_from_the_layout_of_the_wheels(tmp_path: Path) -> None:
         for item in (home / source).iterdir():
             if item.name != "libcudart.so":
                 (wheel / folder / item.name).symlink_to(item)
-    made = toolkit_wheels.lay_out(wheel, tmp_path / "cache")
-    assert made and toolkit_wheels.lay_out(wheel, tmp_path / "cache") == made, "the second time it is there"
+    made = toolchain.lay_out(wheel, tmp_path / "cache")
+    assert made and toolchain.lay_out(wheel, tmp_path / "cache") == made, "the second time it is there"
     assert (made / "lib64/libcudart.so").exists()
     source = tmp_path / "a.cu"
     source.write_text("__global__ void k(float* a) { a[0] = 1; }\nint main() { k<<<1, 1>>>(nullptr); }\n")

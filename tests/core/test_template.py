@@ -1,5 +1,5 @@
 """From a template to CUDA source: what is refused and how it is said, where lines point; and what names a candidate: the tokens
-that a compiler reads, and nothing about where they stand or how they are laid out."""
+that a compiler reads, and nothing about where they stand or how they are laid out. Also what a layer's numbers decide."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from workbench.core.errors import BadRequest, RenderError
 from workbench.core.fork import fork
 from workbench.core.identity import candidate_id, canonical
 from workbench.core.presets import preset
+from workbench.core.reduced_text import without_shapes
 from workbench.core.source_parts import error_lines, side_by_side, unified
 from workbench.core.template import files_of, render, render_batch, symbol
+from workbench.core.template_instances import Constants
 from workbench.core.variants import TEMPLATES, Variant, broken, discover, find, parse, refuse_broken
 
 LAYER = preset("kb74").layer
@@ -384,3 +386,66 @@ def test_a_source_in_parts_has_the_id_of_the_whole() -> None:
         rendered = render(Candidate(variant, LAYER, dtype, {}))
         assert rendered.candidate_id == candidate_id(rendered.source, compile_flags=()), variant.key
         assert canonical(canonical(rendered.source)) == canonical(rendered.source)
+
+
+INSTANCE = """struct Layer {
+  using scalar = float;
+  static constexpr bool is_constant = true;
+  static constexpr int stride = 2;
+  static constexpr int channels = 24;
+};
+struct Tune {
+  static constexpr Precision precision = Precision::tf32;
+  static constexpr int TILE = 0;
+};"""
+PLAN = """enum class Precision { ieee, tf32, tf32x3 };
+enum class Where { shared, global };
+constexpr int larger(int a, int b) { return a > b ? a : b; }
+template <class Tune, int N = 4> struct Fewer : Tune { static constexpr int TILE = Tune::TILE ? Tune::TILE : N; };
+template <class Layer, class Tune> struct Plan {
+  static constexpr int tiles(int most) {
+    int count = 0;
+    for (int k = 0; k < Layer::channels; k += 8) count += k < most;
+    while (count > 1 && count * 8 > most) --count;
+    return count;
+  }
+  static constexpr int TILE = larger(Fewer<Tune>::TILE, 3), TILES = tiles(20), HALF = TILES / -2;
+  static constexpr Where WHERE = TILES > 2 ? Where::shared : Where(1);
+};
+template <class P, int AT> void step() { if constexpr (AT < P::TILES) { step<P, AT + 1>(); } %s }
+template <class T> void deduced(T x) { if constexpr (sizeof(T) == 4) a(); }
+template <int columns> struct Shape;
+template <class Layer, class Tune> void forward() {
+  using P = Plan<Layer, Tune>;
+  constexpr bool WIDE = P::TILE == 4 && P::HALF == -1;
+  const int K = 3;
+  step<P, 0>();
+  deduced(1.f);
+  %s
+}
+"""
+
+
+@pytest.mark.parametrize(("place", "condition", "value"), [
+    (1, "WIDE", True), (1, "P::WHERE == Where::global", True), (1, "Layer::stride > 1 && x", None), (1, "K == 3", None),
+    (1, "Layer::stride > 2 && x", False), (1, "sizeof(typename Layer::scalar) == 4", True), (1, "Tune::TILE == 0", True),
+    (1, "Tune::precision != Precision::tf32", False), (1, "P::tiles(9) == 1", True), (1, "Other::TILE > 0", None),
+    (0, "AT == 0", None), (0, "AT < 9 && P::TILES == 2", True), (0, "P::NOT_THERE", None), (1, "larger(1, 2) < 2", False)])
+def test_what_a_layer_decides(place: int, condition: str, value: bool | None) -> None:
+    """In `step`, which is instantiated with AT = 0, 1 and 2, and in `forward`."""
+    asked = f"if constexpr ({condition}) b();"
+    text = PLAN % ((asked, "") if not place else ("", asked))
+    known = Constants({"a.cu": text}, INSTANCE, ["forward"])
+    assert known.answers("a.cu").get(text.index(asked) + 3) == value
+    assert text.index("constexpr (sizeof(T)") not in known.answers("a.cu")
+
+
+@pytest.mark.parametrize(("uses", "left"), [
+    ("Shape<P::TILES * 8>::f();", {16}), ("", set()), ("Shape<16>::f(); Shape<x>::f();", None)])
+def test_shapes_that_no_layer_needs_go(uses: str, left: set[int] | None) -> None:
+    known = Constants({"a.cu": PLAN % ("", uses)}, INSTANCE, ["forward"]).shapes()
+    assert known.get("Shape") == left
+    text = ("#define S(n, m) \\\n  template <> \\\n  struct Shape<n> { \\\n  };\n#define T(n) int f##n();\n\n"
+            "// First.\nS(8, 1)\nS(16, 2)\nT(8)\n")
+    expected = text if left is None else text.replace("// First.\nS(8, 1)\n", "").replace("S(16, 2)\n" if not left else "?", "")
+    assert without_shapes(text, [text], known) == expected

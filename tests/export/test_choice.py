@@ -369,8 +369,7 @@ def test_the_evidence_of_a_file_is_that_of_the_recorded_benches(tmp_path: Path) 
     """It names what speaks against the kernel too: cells in which another variant was faster."""
     out = tmp_path / "m.py"
     for words, dtypes in ((("--all-dtypes",), {torch.float32, torch.bfloat16}), (("--dtype", "bfloat16"), {torch.bfloat16}),
-                          ((), {torch.float32}),             # by default KernelBench's files have only the asked dtype
-                          (("--other-layers",), {torch.float32})):       # and only their layer
+                          ((), {torch.float32}), (("--other-layers",), {torch.float32})):
         assert main(["export", "--preset", "kb74", "--best", *words, "--arch", "sm_90", "--out", str(out)]) == 0
         names: dict = {"__name__": "exported"}
         exec(out.read_text(), names)

@@ -103,6 +103,42 @@ def matching(tokens: Sequence[Token], at: int) -> int:
     return len(tokens)
 
 
+def split(code: Sequence[Token], sign: str = ",") -> list[Sequence[Token]]:
+    """The parts between the commas that are in no brackets."""
+    found, begin, at = list[Sequence[Token]](), 0, 0
+    while at < len(code):
+        text = code[at].text
+        if text == sign:
+            found.append(code[begin:at])
+            begin = at + 1
+        if text in ("(", "[", "{"):
+            at = matching(code, at)
+        elif text == "<" and at and code[at - 1].kind == "word" and sign == ",":
+            try:
+                at = behind_angles(code, at)
+            except (ValueError, IndexError):
+                at += 1
+        else:
+            at += 1
+    return [*found, code[begin:]] if len(code) > begin or found else []
+
+
+def statement(code: Sequence[Token], at: int) -> int:
+    """The place behind the statement that begins at `at`."""
+    token = code[at]
+    if token.kind == "directive":
+        return statement(code, at + 1)
+    if token.text == "{":
+        return matching(code, at)
+    if token.text in ("if", "for", "while"):
+        at += 2 if code[at + 1].text == "constexpr" else 1
+        at = statement(code, matching(code, at))
+        return statement(code, at + 1) if token.text == "if" and at < len(code) and code[at].text == "else" else at
+    while code[at].text != ";":
+        at = matching(code, at) if code[at].text in ("(", "[", "{") else at + 1
+    return at + 1
+
+
 def with_comment(text: str, start: int, comments: Sequence[Token]) -> int:
     """The start of the comment directly above; without one, the start of the line."""
     begin = text.rfind("\n", 0, start) + 1
@@ -157,7 +193,7 @@ def _end_of(code: Sequence[Token], at: int, macros: Set[str]) -> int:
                 continue
             assigned = assigned or token.text == "="
         elif token.text == "template" and place + 1 < len(code) and code[place + 1].text == "<":
-            place = _behind_angles(code, place + 1)
+            place = behind_angles(code, place + 1)
             continue
         elif token.text in _TYPES:
             is_type = True
@@ -165,7 +201,7 @@ def _end_of(code: Sequence[Token], at: int, macros: Set[str]) -> int:
     return place
 
 
-def _behind_angles(code: Sequence[Token], at: int) -> int:
+def behind_angles(code: Sequence[Token], at: int) -> int:
     depth = 0
     while at < len(code):
         token = code[at]
@@ -196,7 +232,7 @@ def _piece(text: str, every: Sequence[Token], code: Sequence[Token], macros: Set
     specialised = False
     while code[at].text == "template":
         specialised = code[at + 1].text == "<" and code[at + 2].text == ">"
-        at = _behind_angles(code, at + 1)
+        at = behind_angles(code, at + 1)
     if code[at].text == "namespace" or (code[at].text == "extern" and code[at + 1].kind == "literal"):
         return made("other")
     if code[at].text == "using":
@@ -253,7 +289,7 @@ def _function_or_value(code: Sequence[Token], at: int, inside: str,
         if token.text in ("=", "[", ";", "{", ","):
             break
         if token.text == "<":
-            place = _behind_angles(code, place)
+            place = behind_angles(code, place)
             continue
         if token.kind == "word" and token.text not in _KEYWORDS:
             name = token.text

@@ -8,7 +8,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .cuda_pieces import Piece, Token, is_balanced, matching, pieces_of, tokens_of, with_comment, words, words_of_directive
+from .cuda_pieces import (
+    Piece,
+    Token,
+    is_balanced,
+    matching,
+    pieces_of,
+    statement,
+    tokens_of,
+    with_comment,
+    words,
+    words_of_directive,
+)
 
 _DIRECTIVE = re.compile(r"\s*#\s*(\w+)\s*((?:.|\n)*)")
 _ASKS = re.compile(r"\s*(&&|\|\||!|\(|\)|defined\s*\(\s*\w+\s*\)|defined\s+\w+|(?:(?!&&|\|\|)[^()!]|!=)+)")
@@ -16,6 +27,8 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*\n?', re.M)
 _EMPTY_IF = re.compile(r"^[ \t]*#[ \t]*if[^\n]*\n(?:\s*|[ \t]*#[ \t]*else[^\n]*\n)*[ \t]*#[ \t]*endif[^\n]*\n?", re.M)
 _BYTES = {"float": 4, "double": 8, "__half": 2, "__nv_bfloat16": 2}
 _MACRO_HEAD = re.compile(r"[ \t]*#[ \t]*define[ \t]+\w+\([^()]*\)")
+_SPECIALISES = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((\w+)[^)]*\)(?:\s|\\\n)*template <>(?:\s|\\\n)*"
+                          r"struct (\w+)<\2>", re.M)
 _FUNCTION_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(", re.M)
 
 
@@ -68,6 +81,16 @@ def without_statements(text: str, answers: Mapping[int, bool]) -> str:
         c <= a and b <= d and (a, b) != (c, d) for c, d in spans)])
 
 
+def without_shapes(text: str, texts: Sequence[str], used: Mapping[str, set[int]]) -> str:
+    """The text without the calls of macros that specialise a struct for a number with which nothing uses it. `texts`: those in
+    which the macros may be defined. `used`: the struct -> these numbers; others are not known."""
+    macros = {m[1]: m[3] for one in texts for m in _SPECIALISES.finditer(one) if m[3] in used}
+    every = frozenset(name for one in texts for name in _FUNCTION_MACRO.findall(one) if name in text)
+    calls = [p for p in pieces_of(text, every) or () if p.kind == "call" and p.names[0] in macros] if macros else []
+    return without_spans(text, [(p.start, _with_lines(text, p.tokens[0].start, p.end, ())[1]) for p in calls
+                                if p.tokens[2].text not in map(str, used[macros[p.names[0]]])])
+
+
 def _codes(text: str) -> list[Sequence[Token]]:
     """The tokens of the text without comments, then those of the body of each function-like macro."""
     code = [t for t in tokens_of(text) if t.kind != "comment"]
@@ -87,8 +110,8 @@ def _never_taken(text: str, code: Sequence[Token], comments: Sequence[Token], an
             continue
         first, body = code[at - 1], matching(code, at + 1)
         in_block = code[at - 2].text in (";", "{", "}")
-        end = _statement(code, body)
-        other = _statement(code, end + 1) if end < len(code) and code[end].text == "else" else end
+        end = statement(code, body)
+        other = statement(code, end + 1) if end < len(code) and code[end].text == "else" else end
         if answers[token.start]:
             if in_block or other == len(code) or code[other].text != "else":   # else the next `else` would be this one's
                 yield code[end - 1].end, code[other - 1].end
@@ -205,22 +228,6 @@ def _with_lines(text: str, start: int, end: int, comments: Sequence[Token]) -> t
     if text[line:start].strip() or text[end:until].split("//")[0].strip() or not until:
         return start, end
     return with_comment(text, start, comments), until
-
-
-def _statement(code: Sequence[Token], at: int) -> int:
-    """The place behind the statement that begins at `at`."""
-    token = code[at]
-    if token.kind == "directive":
-        return _statement(code, at + 1)
-    if token.text == "{":
-        return matching(code, at)
-    if token.text in ("if", "for", "while"):
-        at += 2 if code[at + 1].text == "constexpr" else 1
-        at = _statement(code, matching(code, at))
-        return _statement(code, at + 1) if token.text == "if" and at < len(code) and code[at].text == "else" else at
-    while code[at].text != ";":
-        at = matching(code, at) if code[at].text in ("(", "[", "{") else at + 1
-    return at + 1
 
 
 class _Known:

@@ -15,9 +15,9 @@ from .cuda_pieces import words
 from .errors import RenderError
 from .identity import candidate_id
 from .layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT
-from .reduced_text import keeps, reduced, settled, without_branches, without_statements
-from .shared_template import lines_of
-from .variants import TEMPLATES, Variant
+from .reduced_text import keeps, reduced, settled, without_branches, without_shapes, without_statements
+from .template_instances import Constants
+from .variants import TEMPLATES, Variant, lines_of
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.M)
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.M)
@@ -122,10 +122,12 @@ def files_of(candidate: Candidate, rendered: Rendered) -> tuple[tuple[str, str],
 
 
 def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]],
-                  configs: Mapping[Candidate, Sequence[Mapping[str, int]]] | None = None) -> dict[str, str]:
+                  configs: Mapping[Candidate, Sequence[Mapping[str, int]]] | None = None, *, other_layers: bool = True
+                  ) -> dict[str, str]:
     """The files of these renderings, each once, without code that none of them runs: branches for the emulator or for another
-    direction, and unused declarations. `configs`: the other configs in which a candidate's text is built, for other layers. A
-    file that is not a shipped template stays whole. Raises `RenderError` if two files have the same name."""
+    direction, and unused declarations. `configs`: the other configs in which a candidate's text is built, for other layers.
+    Without `other_layers` the texts are built only for the candidates' own layers. A file that is not a shipped template stays
+    whole. Raises `RenderError` if two files have the same name."""
     files: dict[str, str] = {}
     directions: dict[str, set[str]] = {}
     least_sm: dict[str, int] = {}       # of the kernels that a file is for
@@ -142,13 +144,18 @@ def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]],
     texts = {name: text if name in own else without_branches(
         text, _known(directions.get(name, ())) | _known_of_gpu(least_sm[name])) for name, text in files.items()}
     answers: dict[str, list[dict[int, bool]]] = {}
+    shapes: dict[str, list[dict[str, set[int]]]] = {}
     for candidate, rendered in kernels:
         used = {name: texts[name] for name, _ in files_of(candidate, rendered)}
         others = (configs or {}).get(candidate, ())
         tune = {n: v for n, v in candidate.config.items() if all(other.get(n) == v for other in others)}
+        of_layer = None if other_layers else _of_layer(used, rendered.instance, candidate.direction)
         for name, found in settled(used, rendered.instance, tune).items():
-            answers.setdefault(name, []).append(found)
+            answers.setdefault(name, []).append(found | (of_layer.answers(name) if of_layer else {}))
+            shapes.setdefault(name, []).append(of_layer.shapes() if of_layer else {})
     texts = {name: text if name in own else without_statements(text, _common(answers[name])) for name, text in texts.items()}
+    texts = {name: text if name in own else without_shapes(text, [*texts.values()], _joint(shapes[name]))
+             for name, text in texts.items()}
     texts = reduced(texts, words("\n".join(_tail(r) for _, r in kernels)), whole=own)
     return {name: text if name in own else _ONLY_HERE.sub("", text) for name, text in texts.items()}
 
@@ -183,8 +190,10 @@ def restored(source: str) -> str:
     resolved = {name: without_branches(text, _known({direction})) for name, text in full.items()}
     tune = {name: int(value) for name, value in _TUNABLE.findall(last.partition("struct Tune {")[2])}
     on_newest = {name: without_branches(text, _known_of_gpu(_ONE_ARCH)) for name, text in resolved.items()}
-    answers = settled(on_newest, last, tune)
+    of_layer = _of_layer(on_newest, last[:exports.start()], direction)
+    answers = {name: found | of_layer.answers(name) for name, found in settled(on_newest, last, tune).items()}
     least = {name: without_statements(text, answers[name]) for name, text in on_newest.items()}
+    least = {name: without_shapes(text, [*least.values()], of_layer.shapes()) for name, text in least.items()}
     own = {name: _joined(text) for name, text in reduced(least, words(last)).items()}
     same = {name: keeps(parts.get(name, ""), own.get(name, ""), _joined(resolved[name])) for name in full}
     return "\n".join([*(_placed(name, _joined(text) if same[name] else parts.get(name, "")) for name, text in full.items()),
@@ -255,6 +264,24 @@ def _known_of_gpu(min_sm: int) -> dict[str, bool]:
 def _common(answers: Sequence[dict[int, bool]]) -> dict[int, bool]:
     """The answers that are the same for all kernels made from a text."""
     return {place: answer for place, answer in answers[0].items() if all(found.get(place) == answer for found in answers)}
+
+
+def _of_layer(texts: Mapping[str, str], instance: str, direction: str) -> Constants:
+    """What is known of the texts of a kernel in that direction, with the layer's numbers."""
+    in_direction = {name: _blanked(text, lines_of(text, direction, name)) for name, text in texts.items()}
+    return Constants(in_direction, instance, (direction, f"{direction}_workspace"))
+
+
+def _blanked(text: str, kept: str) -> str:
+    """The text with blanks in the place of the lines that `kept` lacks, so that every place stays."""
+    return "\n".join(line if line == one else " " * len(line) for line, one in zip(
+        text.split("\n"), kept.split("\n"), strict=True))
+
+
+def _joint(shapes: Sequence[dict[str, set[int]]]) -> dict[str, set[int]]:
+    """The numbers with which any kernel uses a struct, if they are known for each kernel."""
+    known = [name for name in shapes[0] if all(name in found for found in shapes)]
+    return {name: set().union(*(found[name] for found in shapes)) for name in known}
 
 
 def _tail(rendered: Rendered) -> str:

@@ -105,7 +105,8 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
              "KNOWN": _rows(f'("{key}", torch.{dtype}, "{precision}"): [' + _filled(
                  f"({layers.index((layer, positions))}, {ratio}, {tune})," for layer, positions, ratio, tune in rows) + "]"
                  for (key, dtype, precision), rows in _beside(served, known) if rows),
-             "TEXTS": _rows((f'"{name}": {literal(text)}' for name, text in reduced_files(every, configs).items()), 0)}
+             "TEXTS": _rows((f'"{name}": {literal(text)}' for name, text in reduced_files(
+                 every, configs, other_layers=others).items()), 0)}
     present = parts["KERNELS"] + parts["TEXTS"] + " OTHER_LAYERS" * others
     text = _IF.sub(lambda m: m[2] if m[1] in present else m[3] or "", _FIXED.read_text(encoding="utf-8"))
     text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], text)

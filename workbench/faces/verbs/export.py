@@ -61,8 +61,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="with --best or --suite: also take the best known kernels of the layer in its other dtypes. A "
                              "file with KernelBench's constructor has them only with this option, because they make it longer")
     parser.add_argument("--other-layers", action="store_true",
-                        help="a file with KernelBench's constructor computes with its kernels also layers with other arguments, "
-                             "as every other file does. It is then longer")
+                        help="a file with KernelBench's constructor uses its kernels also for layers with other arguments, as "
+                             "every other file does. It is then longer")
     parser.add_argument("--session", metavar="NAME",
                         help="take the fastest right candidates of this session, or the winners of its tune")
     parser.add_argument("--trial", action="append", default=[], metavar="ID",
