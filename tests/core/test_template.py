@@ -15,7 +15,7 @@ from workbench.core.errors import BadRequest, RenderError
 from workbench.core.fork import fork
 from workbench.core.identity import candidate_id, canonical
 from workbench.core.presets import preset
-from workbench.core.reduced_text import without_shapes
+from workbench.core.reduced_text import reduced, with_literals, without_literals, without_shapes
 from workbench.core.source_parts import error_lines, side_by_side, unified
 from workbench.core.template import files_of, render, render_batch, symbol
 from workbench.core.template_instances import Constants
@@ -438,6 +438,27 @@ def test_what_a_layer_decides(place: int, condition: str, value: bool | None) ->
     known = Constants({"a.cu": text}, INSTANCE, ["forward"])
     assert known.answers("a.cu").get(text.index(asked) + 3) == value
     assert text.index("constexpr (sizeof(T)") not in known.answers("a.cu")
+
+
+def test_numbers_that_a_layer_decides_replace_their_formulas() -> None:
+    text = PLAN % ("", "use<P::TILE, P::HALF>();")
+    literals = Constants({"a.cu": text}, INSTANCE, ["forward"]).literals("a.cu")
+    assert literals == {("Fewer", "TILE"): "4", ("Plan", "TILE"): "4", ("Plan", "TILES"): "2", ("Plan", "HALF"): "-1",
+                        ("Plan", "WHERE"): "Where::global"}
+    place = text.index("use<")
+    shorter, moved = with_literals(text, literals, (), {5: True, place: False})
+    assert "TILE = 4, TILES = 2, HALF = -1;" in shorter and moved == {5: True, shorter.index("use<"): False}
+    assert without_literals(shorter, literals, (), text) == text
+    other = shorter.replace("TILES = 2", "TILES = 3")
+    assert without_literals(other, literals, (), text) == text.replace("TILES = tiles(20)", "TILES = 3")
+
+
+def test_comments_of_what_only_formulas_use_stay() -> None:
+    text = "// Of the size.\nconstexpr int size() { return 3; }\n// Of nobody.\nint nobody();\n\nstruct A {\n  // In A.\n"
+    text += "  static constexpr int LEAST = size();\n  static constexpr int N = LEAST + size();  // why\n};\n"
+    less, _ = with_literals(text, {("A", "N"): "6", ("A", "LEAST"): "3"}, (), {})
+    assert reduced({"a": less}, ["A", "N"], before={"a": text}) == {
+        "a": "// Of the size.\n\nstruct A {\n  // In A.\n  static constexpr int N = 6;  // why\n};\n"}
 
 
 @pytest.mark.parametrize(("uses", "left"), [

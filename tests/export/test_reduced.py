@@ -58,11 +58,11 @@ def kernels_of(text: str) -> dict[str, object]:
 
 
 # The aim is 2 500 lines and 120 000 bytes, and 40 000 of CUDA in a direction. The code alone of these files, without comments,
-# blank lines and indentation, has 108 000 bytes or more: they serve every size of a layer. So these are the lengths of today,
+# blank lines and indentation, has 101 000 bytes or more: they serve every size of a layer. So these are the lengths of today,
 # in thousands: lines, bytes, the longest direction. Lower them when a file gets shorter.
-MOST = {"kb57": (3.26, 176.1, 84.4), "kb64": (2.91, 156.2, 82.3), "kb71": (3.37, 180.7, 82.4), "kb72": (3.62, 187.9, 60.6),
-        "kb73": (4.75, 250.5, 121.6), "kb74": (3.33, 178.5, 80.2), "kb75": (2.99, 156.5, 60.5), "kb77": (4.21, 220.1, 79.6),
-        "kb78": (3.56, 188.3, 85.5), "kb79": (4.34, 227, 81.3), "kb81": (4.35, 227.5, 85.9)}
+MOST = {"kb57": (3.22, 170.1, 79), "kb64": (2.86, 149.4, 76.5), "kb71": (3.3, 170.7, 76.2), "kb72": (3.54, 180.5, 57.7),
+        "kb73": (4.72, 245.4, 121.4), "kb74": (3.27, 169.5, 74.6), "kb75": (2.91, 150.2, 57.6), "kb77": (4.12, 210.2, 76.9),
+        "kb78": (3.51, 180.1, 79.9), "kb79": (4.28, 220.7, 78.6), "kb81": (4.29, 220.4, 82)}
 MOST |= dict.fromkeys(("kb58", "kb61", "kb65", "kb68", "kb69", "kb70"), MOST["kb57"])
 
 
@@ -384,6 +384,15 @@ def test_a_change_of_the_text_is_what_the_emulator_runs() -> None:
         assert before in source
         changed = restored(source.replace(before, after, 1))
         assert canonical(changed) != canonical(whole) and changed.count(before) == whole.count(before) - 1
+
+
+def test_a_number_that_the_layer_decides_is_checked_too() -> None:
+    """It stands in the file instead of its formula. Another number there is an edit, which the emulator runs."""
+    source = file_of("kb57")[2]["forward"].source()
+    whole, number = restored(source), "static constexpr int SLICE_BYTES = 18432;"
+    assert number in source and number not in whole and "SLICE_BYTES = KH * KW * PARTS * CHANNEL_TILE * 32;" in whole
+    changed = restored(source.replace(number, number.replace("18432", "18433")))
+    assert "SLICE_BYTES = 18433;" in changed and "SLICE_BYTES = KH" not in changed and "CHANNEL_TILE = 64;" in changed
 
 
 def test_what_one_kernel_of_a_file_needs_stays_for_it() -> None:

@@ -4,11 +4,23 @@ unknown: `None`, or `GivenUp` in the middle of an expression."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .cuda_pieces import Token, behind_angles, matching, split, statement
+from .cuda_pieces import (
+    Piece,
+    Token,
+    behind_angles,
+    constants_of,
+    declare,
+    function_macros,
+    matching,
+    pieces_of,
+    split,
+    statement,
+    words_of_directive,
+)
 
 Code = Sequence[Token]
 Value = Any                # a number, a type, the name of an enumerator
@@ -65,6 +77,7 @@ class Scope:
     functions: dict[str, Function | None] = field(default_factory=dict)
     bases: list[Code] = field(default_factory=list)
     inner: list[Scope] = field(default_factory=list)
+    booleans: set[str] = field(default_factory=set)                    # constants of that type
     hidden: set[str] = field(default_factory=set)                      # names of variables and parameters
 
 
@@ -332,21 +345,6 @@ def parameter_of(code: Code) -> tuple[str, bool, Code]:
     return code[equal - 1].text, code[0].text in ("class", "typename"), code[equal + 1:]
 
 
-def declare(there: dict[str, Any], name: str, what: Any) -> None:
-    there[name] = None if name in there else what
-
-
-def constants_of(code: Code, there: dict[str, Any]) -> set[int]:
-    """Adds the constants of `constexpr int A = 1, B = 2;`. Returns the places of their names."""
-    places, begin = set[int](), next((i for i, t in enumerate(code) if t.text == "constexpr"), 0) + 1
-    for one in split(code[begin:-1]):
-        equal = next((i for i, t in enumerate(one) if t.text == "="), None)
-        if equal and one[equal - 1].kind == "word":
-            declare(there, one[equal - 1].text, one[equal + 1:])
-            places.update(i for i, t in enumerate(code) if t.start == one[equal - 1].start)
-    return places
-
-
 def read_body(scope: Scope) -> None:
     """Notes the aliases and constants that a function declares, and the names of its variables."""
     code, declared = scope.tokens, set[int]()
@@ -368,3 +366,100 @@ def read_body(scope: Scope) -> None:
         named = [t.text for t in one[:next((i for i, t in enumerate(one) if t.text in ("=", "[")), len(one))]
                  if t.kind == "word"]
         scope.hidden.update(named[-1:])
+
+
+class Declared:
+    """What the texts of a kernel declare."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._structs: dict[str, Scope | None] = {}
+        self._global = Scope("", "", ())
+        self._by_name: dict[str, list[Scope]] = {}
+        self._enumerators: dict[str, list[str]] = {}     # of an enum
+        self._alias_templates: dict[str, tuple[list[str], Code] | None] = {}
+        self._unclear: list[Scope] = []                    # structs that are specialised, or templates within structs
+        self._in_macros = set[str]()
+        self._template_parameters = set[str]()
+        # A template that is only declared -> the first argument of each of its instances: it is specialised by a macro.
+        self.declared: dict[str, set[Value]] = {}
+        self.is_known = True
+        macros = function_macros(texts.values())
+        for name, text in texts.items():
+            pieces = pieces_of(text, frozenset(m for m in macros if m in text))
+            if pieces is None:
+                self.is_known = False
+                return
+            for piece in pieces:
+                self._add(piece, name, self._global)
+
+    def _add(self, piece: Piece, text: str, outer: Scope) -> None:
+        code = piece.tokens
+        if piece.kind == "macro":
+            if not piece.names[0].startswith("KW_EXPORT_"):
+                self._in_macros.update(words_of_directive(code[0].text))
+            return
+        if piece.kind in ("directive", "undef"):
+            return
+        at, parameters = 0, list[tuple[str, bool, Code]]()
+        while code[at].text == "template":
+            end = behind_angles(code, at + 1)
+            parts = split(code[at + 2:end - 1])
+            parameters = [parameter_of(one) for one in parts]
+            self._template_parameters.update(parameter_of(one)[0] for one in parts if one[0].text == "template")
+            at = end
+        if piece.kind == "alias" and not parameters:
+            declare(outer.aliases, piece.names[0], code[at + 3:-1])
+        elif piece.kind == "alias":
+            there = None if piece.names[0] in self._alias_templates or outer is not self._global else (
+                [name for name, *_ in parameters], code[at + 3:-1])
+            self._alias_templates[piece.names[0]] = there
+            if there is None:
+                self._unclear.append(Scope("", text, code, parameters, outer))
+        elif piece.kind == "type" and code[at].text in ("struct", "class"):
+            self._struct(piece, at, parameters, text, outer)
+        elif piece.kind == "type":
+            listed = split(code[next(i for i, t in enumerate(code) if t.text == "{") + 1:-2])
+            if piece.names and all(len(one) == 1 for one in listed):
+                self._enumerators[piece.names[0]] = [one[0].text for one in listed]
+        elif piece.kind == "value":
+            names = set(outer.constants)
+            constants_of(code[at:], outer.constants)
+            if any(t.text == "bool" for t in code[at:at + 4]):
+                outer.booleans |= set(outer.constants) - names
+            outer.inner.append(Scope("", text, code, outer=outer))
+        else:
+            name = piece.names[0] if piece.kind == "function" else ""
+            scope = Scope(name, text, code[at:], parameters, outer)
+            outer.inner.append(scope)
+            read_body(scope)
+            if name:
+                self._by_name.setdefault(name, []).append(scope)
+                if any(t.text == "constexpr" for t in scope.tokens[:8]):
+                    declare(outer.functions, name, function_of(scope.tokens))
+                else:
+                    outer.functions[name] = None
+
+    def _struct(self, piece: Piece, at: int, parameters: list[tuple[str, bool, Code]], text: str, outer: Scope) -> None:
+        name = piece.names[0] if piece.names else ""
+        head = piece.head or piece.tokens
+        if name and not piece.head and not piece.inner:
+            self.declared.setdefault(name, set())
+        scope = Scope(name, text, head, parameters, outer, is_struct=True)
+        outer.inner.append(scope)
+        if not name or not piece.head:
+            return
+        place = next(i for i, t in enumerate(head) if t.text == name and head[i - 1].text != ":" and i >= at)
+        if piece.specialised or head[place + 1].text == "<" or name in self._structs or outer is not self._global:
+            if first := self._structs.get(name):
+                self._unclear.append(first)
+            self._structs[name] = None
+            if outer is self._global or parameters:
+                self._unclear.append(scope)
+        else:
+            self._structs[name] = scope
+        colon = next((i for i in range(place, len(head)) if head[i].text == ":"), None)
+        if colon is not None:
+            end = next(i for i in range(colon, len(head)) if head[i].text in ("{", ";", "}"))
+            scope.bases = [[t for t in one if t.text not in ("public", "private")] for one in split(head[colon + 1:end])]
+        for inner in piece.inner:
+            self._add(inner, text, scope)

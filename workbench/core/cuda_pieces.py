@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _TOKEN = re.compile(r"""
     (?P<directive>(?<![^\n])[ \t]*\#(?:\\\n|[^\n])*)
@@ -21,6 +21,7 @@ _TOKEN = re.compile(r"""
 """, re.VERBOSE | re.DOTALL)
 _WORD = re.compile(r"\b[A-Za-z_]\w*")
 _IN_DIRECTIVE = re.compile(r"""^\s*\#\s*\w+ | "(?:\\.|[^"\\\n])*" | //[^\n]* | /\*.*?\*/""", re.X | re.S)
+_FUNCTION_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(", re.M)
 _OPENS, _CLOSES = {"(": ")", "[": "]", "{": "}"}, set(")]}")
 _TYPES = {"struct", "class", "union", "enum"}
 _ATTRIBUTES = {"__launch_bounds__", "__align__", "alignas", "__attribute__", "decltype", "noexcept", "sizeof"}
@@ -66,6 +67,13 @@ def pieces_of(text: str, macros: frozenset[str]) -> list[Piece] | None:
     with suppress(IndexError, ValueError):
         return _pieces(text, tokens_of(text), macros, inside="") if is_balanced(text) else None
     return None
+
+
+def every_piece(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """These declarations, and those within them."""
+    for piece in pieces:
+        yield piece
+        yield from every_piece(piece.inner)
 
 
 def is_balanced(text: str) -> bool:
@@ -137,6 +145,61 @@ def statement(code: Sequence[Token], at: int) -> int:
     while code[at].text != ";":
         at = matching(code, at) if code[at].text in ("(", "[", "{") else at + 1
     return at + 1
+
+
+def values_of(pieces: Sequence[Piece]) -> dict[tuple[str, str], Sequence[Token] | None]:
+    """(struct, constant) -> its value, of these declarations; None if it is declared in several ways."""
+    found = dict[tuple[str, str], Sequence[Token] | None]()
+    for inner, name in [(inner, p.names[0]) for p in pieces if p.kind == "type" and p.names for inner in p.inner]:
+        one = dict[str, Sequence[Token] | None]()
+        if inner.kind == "value":
+            constants_of(inner.tokens, one)
+        for constant, code in one.items():
+            declare(found, (name, constant), code)
+    return found
+
+
+def declare(there: dict[Any, Any], name: Any, what: Any) -> None:
+    there[name] = None if name in there else what
+
+
+def constants_of(code: Sequence[Token], there: dict[str, Any]) -> set[int]:
+    """Adds the constants of `constexpr int A = 1, B = 2;`. Returns the places of their names."""
+    places, begin = set[int](), next((i for i, t in enumerate(code) if t.text == "constexpr"), 0) + 1
+    for one in split(code[begin:-1]):
+        equal = next((i for i, t in enumerate(one) if t.text == "="), None)
+        if equal and one[equal - 1].kind == "word":
+            declare(there, one[equal - 1].text, one[equal + 1:])
+            places.update(i for i, t in enumerate(code) if t.start == one[equal - 1].start)
+    return places
+
+
+def places_of_values(text: str, macros: Iterable[str]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(struct, constant) -> where its value stands."""
+    found = values_of(pieces_of(text, frozenset(m for m in macros if m in text)) or ())
+    return {name: (code[0].start, code[-1].end) for name, code in found.items() if code}
+
+
+def edited(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def without_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    return edited(text, [(start, end, "") for start, end in spans])
+
+
+def function_macros(texts: Iterable[str]) -> set[str]:
+    return {name for text in texts for name in _FUNCTION_MACRO.findall(text)}
+
+
+def with_lines(text: str, start: int, end: int, comments: Sequence[Token]) -> tuple[int, int]:
+    """The span, extended by the comment directly above and the one behind it, if its lines contain nothing else."""
+    line, until = text.rfind("\n", 0, start) + 1, text.find("\n", end) + 1
+    if text[line:start].strip() or text[end:until].split("//")[0].strip() or not until:
+        return start, end
+    return with_comment(text, start, comments), until
 
 
 def with_comment(text: str, start: int, comments: Sequence[Token]) -> int:

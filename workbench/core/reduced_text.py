@@ -11,16 +11,22 @@ from typing import Any
 from .cuda_pieces import (
     Piece,
     Token,
+    edited,
+    every_piece,
+    function_macros,
     is_balanced,
     matching,
     pieces_of,
+    places_of_values,
     statement,
     tokens_of,
-    with_comment,
+    with_lines,
+    without_spans,
     words,
     words_of_directive,
 )
 
+Constant = tuple[str, str]    # a struct and the name of a constant in it
 _DIRECTIVE = re.compile(r"\s*#\s*(\w+)\s*((?:.|\n)*)")
 _ASKS = re.compile(r"\s*(&&|\|\||!|\(|\)|defined\s*\(\s*\w+\s*\)|defined\s+\w+|(?:(?!&&|\|\|)[^()!]|!=)+)")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*\n?', re.M)
@@ -29,7 +35,6 @@ _BYTES = {"float": 4, "double": 8, "__half": 2, "__nv_bfloat16": 2}
 _MACRO_HEAD = re.compile(r"[ \t]*#[ \t]*define[ \t]+\w+\([^()]*\)")
 _SPECIALISES = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((\w+)[^)]*\)(?:\s|\\\n)*template <>(?:\s|\\\n)*"
                           r"struct (\w+)<\2>", re.M)
-_FUNCTION_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(", re.M)
 
 
 def without_branches(text: str, known: Mapping[str, bool]) -> str:
@@ -81,13 +86,30 @@ def without_statements(text: str, answers: Mapping[int, bool]) -> str:
         c <= a and b <= d and (a, b) != (c, d) for c, d in spans)])
 
 
+def with_literals(text: str, literals: Mapping[Constant, str], macros: Iterable[str], answers: Mapping[int, bool]
+                  ) -> tuple[str, dict[int, bool]]:
+    """The text with these literals as the values of the constants, where they are shorter; and the answers at their new
+    places."""
+    edits = sorted((a, b, literals[name]) for name, (a, b) in places_of_values(text, macros).items()
+                   if len(literals.get(name, text)) < b - a)
+    moved = {place + sum(len(new) - (b - a) for a, b, new in edits if b <= place): answer for place, answer in answers.items()}
+    return edited(text, edits), moved
+
+
+def without_literals(text: str, literals: Mapping[Constant, str], macros: Iterable[str], full: str) -> str:
+    """The text with the values that the constants have in `full`, where it has those literals instead."""
+    theirs = places_of_values(full, macros)
+    return edited(text, [(a, b, full[slice(*theirs[name])]) for name, (a, b) in places_of_values(text, macros).items()
+                          if name in theirs and literals.get(name) == text[a:b]])
+
+
 def without_shapes(text: str, texts: Sequence[str], used: Mapping[str, set[int]]) -> str:
     """The text without the calls of macros that specialise a struct for a number with which nothing uses it. `texts`: those in
     which the macros may be defined. `used`: the struct -> these numbers; others are not known."""
     macros = {m[1]: m[3] for one in texts for m in _SPECIALISES.finditer(one) if m[3] in used}
-    every = frozenset(name for one in texts for name in _FUNCTION_MACRO.findall(one) if name in text)
+    every = frozenset(name for name in function_macros(texts) if name in text)
     calls = [p for p in pieces_of(text, every) or () if p.kind == "call" and p.names[0] in macros] if macros else []
-    return without_spans(text, [(p.start, _with_lines(text, p.tokens[0].start, p.end, ())[1]) for p in calls
+    return without_spans(text, [(p.start, with_lines(text, p.tokens[0].start, p.end, ())[1]) for p in calls
                                 if p.tokens[2].text not in map(str, used[macros[p.names[0]]])])
 
 
@@ -124,28 +146,34 @@ def _never_taken(text: str, code: Sequence[Token], comments: Sequence[Token], an
                 yield first.start, code[body].start
                 yield code[body].end, code[end - 1].start
         else:
-            yield _with_lines(text, first.start, code[end - 1].end, comments)
+            yield with_lines(text, first.start, code[end - 1].end, comments)
 
 
-def reduced(texts: Mapping[str, str], roots: Iterable[str], *, whole: Iterable[str] = ()) -> dict[str, str]:
+def reduced(texts: Mapping[str, str], roots: Iterable[str], *, whole: Iterable[str] = (),
+            before: Mapping[str, str] | None = None) -> dict[str, str]:
     """The texts, in the order in which they are joined, without unused declarations. A declaration is used if it can be reached
     from `roots`, the names that the code behind the texts uses. The texts `whole`, and texts that cannot be split, stay
-    complete, and all their names are roots too."""
-    macros = {name for text in texts.values() for name in _FUNCTION_MACRO.findall(text)}
-    pieces = {name: None if name in whole else pieces_of(text, frozenset(m for m in macros if m in text))
-              for name, text in texts.items()}
-    used = _Used(roots)
-    used.names.update(*(words(texts[name]) for name, found in pieces.items() if found is None))
-    used.reach([p for found in pieces.values() for p in found or ()])
+    complete, and all their names are roots too. `before`: the texts before `with_literals`. The comments of a declaration that
+    was used there stay: they say what the numbers mean."""
+    pieces, used = _used(texts, roots, whole)
+    if before:
+        there, earlier = _used(before, roots, whole)
+        used.explained = {p.names for found in there.values() for p in every_piece(found or ()) if id(p) in earlier.pieces}
     result = {name: text if (found := pieces[name]) is None else _cut(text, found, used) for name, text in texts.items()}
     result = {name: text for name, text in result.items() if text}
     return {name: _with_includes(text, texts, result) for name, text in result.items()}
 
 
-def without_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    for start, end in sorted(spans, reverse=True):
-        text = text[:start] + text[end:]
-    return text
+def _used(texts: Mapping[str, str], roots: Iterable[str], whole: Iterable[str]
+          ) -> tuple[dict[str, list[Piece] | None], _Used]:
+    """The declarations of the texts, and those that are used."""
+    macros = function_macros(texts.values())
+    pieces = {name: None if name in whole else pieces_of(text, frozenset(m for m in macros if m in text))
+              for name, text in texts.items()}
+    used = _Used(roots)
+    used.names.update(*(words(texts[name]) for name, found in pieces.items() if found is None))
+    used.reach([p for found in pieces.values() for p in found or ()])
+    return pieces, used
 
 
 def keeps(part: str, own: str, full: str) -> bool:
@@ -220,14 +248,6 @@ def _decided(condition: str, known: Mapping[str, bool]) -> bool | str:
         return known.get(" ".join(str(part).split()), str(part))
 
     return either()
-
-
-def _with_lines(text: str, start: int, end: int, comments: Sequence[Token]) -> tuple[int, int]:
-    """The span, extended by the comment directly above and the one behind it, if its lines contain nothing else."""
-    line, until = text.rfind("\n", 0, start) + 1, text.find("\n", end) + 1
-    if text[line:start].strip() or text[end:until].split("//")[0].strip() or not until:
-        return start, end
-    return with_comment(text, start, comments), until
 
 
 class _Known:
@@ -385,6 +405,7 @@ class _Used:
     def __init__(self, roots: Iterable[str]) -> None:
         self.names, self.prefixes = set(roots), set[str]()
         self.pieces: set[int] = set()       # by id
+        self.explained: set[tuple[str, ...]] = set()   # names of pieces whose comments stay
 
     def reach(self, pieces: Sequence[Piece]) -> None:
         makes = {p.names[0]: set(re.findall(r"\b(?:struct|class)\s+(\w+)", p.tokens[0].text)) for p in pieces
@@ -455,7 +476,8 @@ def _unused(text: str, pieces: Sequence[Piece], used: _Used) -> Iterator[tuple[i
         if id(piece) in used.pieces:
             yield from _unused(text, piece.inner, used)
         else:
-            yield piece.start, _with_lines(text, piece.tokens[0].start, piece.end, ())[1]
+            start, end = with_lines(text, piece.tokens[0].start, piece.end, ())
+            yield (start if piece.names in used.explained else piece.start), end
 
 
 def _comments_of_nothing(text: str, pieces: Sequence[Piece], used: _Used) -> Iterator[tuple[int, int]]:
@@ -463,7 +485,7 @@ def _comments_of_nothing(text: str, pieces: Sequence[Piece], used: _Used) -> Ite
     alone = [m.span() for m in re.finditer(r"(?<=\n\n)(?://[^\n]*\n)+(?=\n)", text)]
     for (start, end), following in zip(alone, [s for s, _ in (*alone, (len(text), 0))][1:], strict=True):
         about = [p for p in pieces if end <= p.start < following and p.kind not in ("directive", "undef")]
-        if about and not any(id(p) in used.pieces for p in about):
+        if about and not any(id(p) in used.pieces or p.names in used.explained for p in about):
             yield start, end
 
 

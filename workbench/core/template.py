@@ -9,13 +9,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from .candidate import Candidate, layer_fields
-from .cuda_pieces import words
+from .cuda_pieces import function_macros, words
 from .errors import RenderError
 from .identity import candidate_id
 from .layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT
-from .reduced_text import keeps, reduced, settled, without_branches, without_shapes, without_statements
+from .reduced_text import (
+    Constant,
+    keeps,
+    reduced,
+    settled,
+    with_literals,
+    without_branches,
+    without_literals,
+    without_shapes,
+    without_statements,
+)
 from .template_instances import Constants
 from .variants import TEMPLATES, Variant, lines_of
 
@@ -36,6 +47,8 @@ _SCALAR_HEADER = {"float16": "contract/scalar_half.cuh", "bfloat16": "contract/s
 _LAYER_MEMBERS = {"scalar", "accumulator", "is_constant"}
 _PART = re.compile(r'^#line 1 "([^"]+)"\n', re.M)
 _EXPORTS = re.compile(r"^KW_EXPORT_([A-Z_]+)\(", re.M)
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 ENTRY = "kw_"  # a single rendering exports the symbols kw_forward and kw_forward_workspace
 
 
@@ -145,6 +158,7 @@ def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]],
         text, _known(directions.get(name, ())) | _known_of_gpu(least_sm[name])) for name, text in files.items()}
     answers: dict[str, list[dict[int, bool]]] = {}
     shapes: dict[str, list[dict[str, set[int]]]] = {}
+    literals: dict[str, list[dict[Constant, str]]] = {}
     for candidate, rendered in kernels:
         used = {name: texts[name] for name, _ in files_of(candidate, rendered)}
         others = (configs or {}).get(candidate, ())
@@ -153,10 +167,15 @@ def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]],
         for name, found in settled(used, rendered.instance, tune).items():
             answers.setdefault(name, []).append(found | (of_layer.answers(name) if of_layer else {}))
             shapes.setdefault(name, []).append(of_layer.shapes() if of_layer else {})
-    texts = {name: text if name in own else without_statements(text, _common(answers[name])) for name, text in texts.items()}
+            literals.setdefault(name, []).append(of_layer.literals(name) if of_layer else {})
+    macros, before = function_macros(texts.values()), dict(texts)
+    for name in texts.keys() - own:
+        before[name] = without_statements(texts[name], _common(answers[name]))
+        texts[name] = without_statements(*with_literals(
+            texts[name], _common(literals[name]), macros, _common(answers[name])))
     texts = {name: text if name in own else without_shapes(text, [*texts.values()], _joint(shapes[name]))
              for name, text in texts.items()}
-    texts = reduced(texts, words("\n".join(_tail(r) for _, r in kernels)), whole=own)
+    texts = reduced(texts, words("\n".join(_tail(r) for _, r in kernels)), whole=own, before=None if other_layers else before)
     return {name: text if name in own else _ONLY_HERE.sub("", text) for name, text in texts.items()}
 
 
@@ -192,10 +211,16 @@ def restored(source: str) -> str:
     on_newest = {name: without_branches(text, _known_of_gpu(_ONE_ARCH)) for name, text in resolved.items()}
     of_layer = _of_layer(on_newest, last[:exports.start()], direction)
     answers = {name: found | of_layer.answers(name) for name, found in settled(on_newest, last, tune).items()}
-    least = {name: without_statements(text, answers[name]) for name, text in on_newest.items()}
+    macros = function_macros(full.values())
+    literals = {name: of_layer.literals(name) for name in full}
+    least = {name: without_statements(*with_literals(text, literals[name], macros, answers[name]))
+             for name, text in on_newest.items()}
     least = {name: without_shapes(text, [*least.values()], of_layer.shapes()) for name, text in least.items()}
     own = {name: _joined(text) for name, text in reduced(least, words(last)).items()}
-    same = {name: keeps(parts.get(name, ""), own.get(name, ""), _joined(resolved[name])) for name in full}
+    whole = {name: _joined(text) for name, text in resolved.items()}
+    some, least = ({name: without_literals(found.get(name, ""), literals[name], macros, text) for name, text in whole.items()}
+                   for found in (parts, own))
+    same = {name: keeps(some[name], least[name], text) for name, text in whole.items()}
     return "\n".join([*(_placed(name, _joined(text) if same[name] else parts.get(name, "")) for name, text in full.items()),
                       f'#line 1 "{names[-1]}"', last])
 
@@ -261,7 +286,7 @@ def _known_of_gpu(min_sm: int) -> dict[str, bool]:
     return known | ({"__CUDA_ARCH_FEAT_SM90_ALL": True} if min_sm == _ONE_ARCH else {})
 
 
-def _common(answers: Sequence[dict[int, bool]]) -> dict[int, bool]:
+def _common(answers: Sequence[dict[_K, _V]]) -> dict[_K, _V]:
     """The answers that are the same for all kernels made from a text."""
     return {place: answer for place, answer in answers[0].items() if all(found.get(place) == answer for found in answers)}
 

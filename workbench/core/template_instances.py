@@ -14,6 +14,7 @@ from .constant_values import (
     SIZES,
     UNKNOWN,
     Code,
+    Declared,
     Env,
     Expression,
     Function,
@@ -22,26 +23,17 @@ from .constant_values import (
     Template,
     Type,
     Value,
-    constants_of,
-    declare,
-    function_of,
-    parameter_of,
-    read_body,
 )
-from .cuda_pieces import Piece, Token, behind_angles, matching, pieces_of, split, statement, words_of_directive
+from .cuda_pieces import Token, behind_angles, matching, split, statement
 
 _MOST_INSTANCES = 40       # of a template: with more, its arguments count as unknown
 
 
-class Constants:
+class Constants(Declared):
     """`texts`: all texts of one kernel, as they stand in one direction. `instance`: its `Layer` and `Tune`. `roots`: the
     functions that are called with these two."""
 
     def __init__(self, texts: Mapping[str, str], instance: str, roots: Iterable[str]) -> None:
-        self._structs: dict[str, Scope | None] = {}
-        self._global = Scope("", "", ())
-        self._by_name: dict[str, list[Scope]] = {}
-        self._enumerators: dict[str, list[str]] = {}     # of an enum
         self._values: dict[tuple[Type, str], Value] = {}
         self._envs: dict[Scope, dict[Env, None]] = {}
         self._waiting: list[tuple[Scope, Env]] = []
@@ -49,23 +41,11 @@ class Constants:
         self.steps = [0]
         self._given: dict[Scope, set[Env]] = {}           # of a member function template: its own arguments
         self._struct_envs: dict[Scope, set[Env]] = {}
-        self._alias_templates: dict[str, tuple[list[str], Code] | None] = {}
-        self._unclear: list[Scope] = []                    # structs that are specialised, or templates within structs
-        self._in_macros = set[str]()
         self._passed = set[str]()                           # templates that are template arguments
-        self._template_parameters = set[str]()
         self._passes_any = False                            # whether a template that is not known is instantiated
-        macros = frozenset(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(", "\n".join(texts.values()), re.M))
-        self.is_known = True
-        # A template that is only declared -> the first argument of each of its instances: it is specialised by a macro.
-        self.declared: dict[str, set[Value]] = {}
-        for name, text in {**texts, "": instance}.items():
-            pieces = pieces_of(text, frozenset(m for m in macros if m in text))
-            if pieces is None:
-                self.is_known = False
-                return
-            for piece in pieces:
-                self._add(piece, name, self._global)
+        super().__init__({**texts, "": instance})
+        if not self.is_known:
+            return
         for scope in [*(s for s in self._global.inner if not s.parameters), *self._unclear]:
             self._reach(scope, self._unknown(scope))
         for name in self._in_macros:
@@ -93,76 +73,16 @@ class Constants:
         return {name: found for name, found in self.declared.items() if all(isinstance(one, int) for one in found)
                 } if self.is_known else {}
 
-    # ---- What the texts declare
-
-    def _add(self, piece: Piece, text: str, outer: Scope) -> None:
-        code = piece.tokens
-        if piece.kind == "macro":
-            if not piece.names[0].startswith("KW_EXPORT_"):
-                self._in_macros.update(words_of_directive(code[0].text))
-            return
-        if piece.kind in ("directive", "undef"):
-            return
-        at, parameters = 0, list[tuple[str, bool, Code]]()
-        while code[at].text == "template":
-            end = behind_angles(code, at + 1)
-            parts = split(code[at + 2:end - 1])
-            parameters = [parameter_of(one) for one in parts]
-            self._template_parameters.update(parameter_of(one)[0] for one in parts if one[0].text == "template")
-            at = end
-        if piece.kind == "alias" and not parameters:
-            declare(outer.aliases, piece.names[0], code[at + 3:-1])
-        elif piece.kind == "alias":
-            there = None if piece.names[0] in self._alias_templates or outer is not self._global else (
-                [name for name, *_ in parameters], code[at + 3:-1])
-            self._alias_templates[piece.names[0]] = there
-            if there is None:
-                self._unclear.append(Scope("", text, code, parameters, outer))
-        elif piece.kind == "type" and code[at].text in ("struct", "class"):
-            self._struct(piece, at, parameters, text, outer)
-        elif piece.kind == "type":
-            listed = split(code[next(i for i, t in enumerate(code) if t.text == "{") + 1:-2])
-            if piece.names and all(len(one) == 1 for one in listed):
-                self._enumerators[piece.names[0]] = [one[0].text for one in listed]
-        elif piece.kind == "value":
-            constants_of(code[at:], outer.constants)
-            outer.inner.append(Scope("", text, code, outer=outer))
-        else:
-            name = piece.names[0] if piece.kind == "function" else ""
-            scope = Scope(name, text, code[at:], parameters, outer)
-            outer.inner.append(scope)
-            read_body(scope)
-            if name:
-                self._by_name.setdefault(name, []).append(scope)
-                if any(t.text == "constexpr" for t in scope.tokens[:8]):
-                    declare(outer.functions, name, function_of(scope.tokens))
-                else:
-                    outer.functions[name] = None
-
-    def _struct(self, piece: Piece, at: int, parameters: list[tuple[str, bool, Code]], text: str, outer: Scope) -> None:
-        name = piece.names[0] if piece.names else ""
-        head = piece.head or piece.tokens
-        if name and not piece.head and not piece.inner:
-            self.declared.setdefault(name, set())
-        scope = Scope(name, text, head, parameters, outer, is_struct=True)
-        outer.inner.append(scope)
-        if not name or not piece.head:
-            return
-        place = next(i for i, t in enumerate(head) if t.text == name and head[i - 1].text != ":" and i >= at)
-        if piece.specialised or head[place + 1].text == "<" or name in self._structs or outer is not self._global:
-            if first := self._structs.get(name):
-                self._unclear.append(first)
-            self._structs[name] = None
-            if outer is self._global or parameters:
-                self._unclear.append(scope)
-        else:
-            self._structs[name] = scope
-        colon = next((i for i in range(place, len(head)) if head[i].text == ":"), None)
-        if colon is not None:
-            end = next(i for i in range(colon, len(head)) if head[i].text in ("{", ";", "}"))
-            scope.bases = [[t for t in one if t.text not in ("public", "private")] for one in split(head[colon + 1:end])]
-        for inner in piece.inner:
-            self._add(inner, text, scope)
+    def literals(self, name: str) -> dict[tuple[str, str], str]:
+        """(struct, constant) in that text -> the number that the constant always is."""
+        found = dict[tuple[str, str], str]()
+        for struct in [s for s in self._structs.values() if s and s.text == name and self.is_known]:
+            for constant in struct.constants:
+                values = {_Here(self, struct, dict(env)).member(Type(struct.name, env), constant)
+                          for env in self._envs.get(struct, ())}
+                if len(values) == 1 and (value := values.pop()) is not None:
+                    found[struct.name, constant] = str(bool(value)).lower() if constant in struct.booleans else str(value)
+        return found
 
     # ---- Which templates are instantiated
 
