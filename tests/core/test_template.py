@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from workbench.core.candidate import Candidate
+from workbench.core.cuda_pieces import with_literals, without_literals
 from workbench.core.errors import BadRequest, RenderError
 from workbench.core.fork import fork
 from workbench.core.identity import candidate_id, canonical
 from workbench.core.presets import preset
-from workbench.core.reduced_text import reduced, with_literals, without_literals, without_shapes
+from workbench.core.reduced_text import reduced, without_shapes, without_statements
 from workbench.core.source_parts import error_lines, side_by_side, unified
 from workbench.core.template import files_of, render, render_batch, symbol
 from workbench.core.template_instances import Constants
@@ -438,6 +439,17 @@ def test_what_a_layer_decides(place: int, condition: str, value: bool | None) ->
     known = Constants({"a.cu": text}, INSTANCE, ["forward"])
     assert known.answers("a.cu").get(text.index(asked) + 3) == value
     assert text.index("constexpr (sizeof(T)") not in known.answers("a.cu")
+
+
+def test_a_specialisation_that_no_layer_needs_goes() -> None:
+    text = PLAN % ("", "Choice<P, P::TILE>::Type::f(); Choice<P, 3>::Type::g();") + (
+        "template <class P, int N, bool WIDE = N == 4> struct Choice { using Type = Narrow; };\n\n// Two.\n"
+        "template <class P, int N> struct Choice<P, N, true> { using Type = Wide; };\n"
+        "// Three.\ntemplate <class P> struct Choice<P, 5, false> { using Type = Odd; };\n")
+    less = without_statements(text, Constants({"a.cu": text}, INSTANCE, ["forward"]).answers("a.cu"))
+    assert less == text[:text.index("// Three.")]
+    unclear = text.replace("Choice<P, 3>", "Choice<P, sizeof(x)>")
+    assert without_statements(unclear, Constants({"a.cu": unclear}, INSTANCE, ["forward"]).answers("a.cu")) == unclear
 
 
 def test_numbers_that_a_layer_decides_replace_their_formulas() -> None:

@@ -377,7 +377,8 @@ class Declared:
         self._by_name: dict[str, list[Scope]] = {}
         self._enumerators: dict[str, list[str]] = {}     # of an enum
         self._alias_templates: dict[str, tuple[list[str], Code] | None] = {}
-        self._unclear: list[Scope] = []                    # structs that are specialised, or templates within structs
+        self._unclear: list[Scope] = []                    # other specialised structs, templates within structs
+        self._specialised: dict[str, list[tuple[Scope, list[Code]]]] = {}   # partially: with the arguments for which
         self._in_macros = set[str]()
         self._template_parameters = set[str]()
         # A template that is only declared -> the first argument of each of its instances: it is specialised by a macro.
@@ -449,7 +450,12 @@ class Declared:
         if not name or not piece.head:
             return
         place = next(i for i, t in enumerate(head) if t.text == name and head[i - 1].text != ":" and i >= at)
-        if piece.specialised or head[place + 1].text == "<" or name in self._structs or outer is not self._global:
+        if parameters and head[place + 1].text == "<" and outer is self._global and self._structs.get(name):
+            end = behind_angles(head, place + 1)
+            scope.name = f"{name}<{len(self._specialised.setdefault(name, []))}>"
+            self._structs[scope.name] = scope
+            self._specialised[name].append((scope, split(head[place + 2:end - 1])))
+        elif piece.specialised or head[place + 1].text == "<" or name in self._structs or outer is not self._global:
             if first := self._structs.get(name):
                 self._unclear.append(first)
             self._structs[name] = None

@@ -1,10 +1,11 @@
-"""Splits a CUDA text into tokens and pieces: its declarations, those within its structs, and the names that each declares."""
+"""Splits a CUDA text into tokens and pieces: its declarations, those within its structs, and the names that each declares. Also
+replaces the values of constants."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,6 +30,8 @@ _ACCESS = {"public", "private", "protected"}
 _KEYWORDS = {"auto", "bool", "char", "class", "const", "constexpr", "double", "enum", "explicit", "extern", "float", "inline",
              "int", "long", "operator", "short", "static", "struct", "template", "typename", "union", "unsigned", "using",
              "void", "volatile"}
+
+Constant = tuple[str, str]    # a struct and the name of a constant in it
 
 
 class Token(NamedTuple):
@@ -174,7 +177,24 @@ def constants_of(code: Sequence[Token], there: dict[str, Any]) -> set[int]:
     return places
 
 
-def places_of_values(text: str, macros: Iterable[str]) -> dict[tuple[str, str], tuple[int, int]]:
+def with_literals(text: str, literals: Mapping[Constant, str], macros: Iterable[str], answers: Mapping[int, bool]
+                  ) -> tuple[str, dict[int, bool]]:
+    """The text with these literals as the values of the constants, where they are shorter; and the answers at their new
+    places."""
+    edits = sorted((a, b, literals[name]) for name, (a, b) in places_of_values(text, macros).items()
+                   if len(literals.get(name, text)) < b - a)
+    moved = {place + sum(len(new) - (b - a) for a, b, new in edits if b <= place): answer for place, answer in answers.items()}
+    return edited(text, edits), moved
+
+
+def without_literals(text: str, literals: Mapping[Constant, str], macros: Iterable[str], full: str) -> str:
+    """The text with the values that the constants have in `full`, where it has those literals instead."""
+    theirs = places_of_values(full, macros)
+    return edited(text, [(a, b, full[slice(*theirs[name])]) for name, (a, b) in places_of_values(text, macros).items()
+                          if name in theirs and literals.get(name) == text[a:b]])
+
+
+def places_of_values(text: str, macros: Iterable[str]) -> dict[Constant, tuple[int, int]]:
     """(struct, constant) -> where its value stands."""
     found = values_of(pieces_of(text, frozenset(m for m in macros if m in text)) or ())
     return {name: (code[0].start, code[-1].end) for name, code in found.items() if code}

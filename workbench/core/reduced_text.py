@@ -11,13 +11,11 @@ from typing import Any
 from .cuda_pieces import (
     Piece,
     Token,
-    edited,
     every_piece,
     function_macros,
     is_balanced,
     matching,
     pieces_of,
-    places_of_values,
     statement,
     tokens_of,
     with_lines,
@@ -26,7 +24,6 @@ from .cuda_pieces import (
     words_of_directive,
 )
 
-Constant = tuple[str, str]    # a struct and the name of a constant in it
 _DIRECTIVE = re.compile(r"\s*#\s*(\w+)\s*((?:.|\n)*)")
 _ASKS = re.compile(r"\s*(&&|\|\||!|\(|\)|defined\s*\(\s*\w+\s*\)|defined\s+\w+|(?:(?!&&|\|\|)[^()!]|!=)+)")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*\n?', re.M)
@@ -77,30 +74,14 @@ def settled(texts: Mapping[str, str], instance: str, tune: Mapping[str, int] | N
 
 
 def without_statements(text: str, answers: Mapping[int, bool]) -> str:
-    """The text without the branches of `if constexpr` that are never taken. `answers`: those of `settled`."""
+    """The text without the branches of `if constexpr` that are never taken, and the specialisations of structs that are never
+    instantiated. `answers`: those of `settled` and of `Constants`."""
     if not answers or not is_balanced(text):
         return text
     comments = [t for t in tokens_of(text) if t.kind == "comment"]
     spans = [span for code in _codes(text) for span in _never_taken(text, code, comments, answers)]
     return without_spans(text, [(a, b) for a, b in spans if not any(
         c <= a and b <= d and (a, b) != (c, d) for c, d in spans)])
-
-
-def with_literals(text: str, literals: Mapping[Constant, str], macros: Iterable[str], answers: Mapping[int, bool]
-                  ) -> tuple[str, dict[int, bool]]:
-    """The text with these literals as the values of the constants, where they are shorter; and the answers at their new
-    places."""
-    edits = sorted((a, b, literals[name]) for name, (a, b) in places_of_values(text, macros).items()
-                   if len(literals.get(name, text)) < b - a)
-    moved = {place + sum(len(new) - (b - a) for a, b, new in edits if b <= place): answer for place, answer in answers.items()}
-    return edited(text, edits), moved
-
-
-def without_literals(text: str, literals: Mapping[Constant, str], macros: Iterable[str], full: str) -> str:
-    """The text with the values that the constants have in `full`, where it has those literals instead."""
-    theirs = places_of_values(full, macros)
-    return edited(text, [(a, b, full[slice(*theirs[name])]) for name, (a, b) in places_of_values(text, macros).items()
-                          if name in theirs and literals.get(name) == text[a:b]])
 
 
 def without_shapes(text: str, texts: Sequence[str], used: Mapping[str, set[int]]) -> str:
@@ -129,6 +110,10 @@ def _never_taken(text: str, code: Sequence[Token], comments: Sequence[Token], an
                  ) -> Iterator[tuple[int, int]]:
     for at, token in enumerate(code):
         if token.start not in answers:
+            continue
+        if token.text == "template":          # of a struct
+            end = matching(code, next(i for i in range(at, len(code)) if code[i].text == "{"))
+            yield with_lines(text, token.start, code[end].end, comments)
             continue
         first, body = code[at - 1], matching(code, at + 1)
         in_block = code[at - 2].text in (";", "{", "}")

@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from .candidate import Candidate, layer_fields
-from .cuda_pieces import function_macros, words
+from .cuda_pieces import Constant, function_macros, with_literals, without_literals, words
 from .errors import RenderError
 from .identity import candidate_id
 from .layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT
 from .reduced_text import (
-    Constant,
     keeps,
     reduced,
     settled,
-    with_literals,
     without_branches,
-    without_literals,
     without_shapes,
     without_statements,
 )

@@ -64,9 +64,12 @@ class Constants(Declared):
                     self._all(name)
 
     def answers(self, name: str) -> dict[int, bool]:
-        """The place of an `if constexpr` in that text -> the value that its condition always has."""
+        """The place of an `if constexpr` in that text -> the value that its condition always has; the place of a partial
+        specialisation -> False if it is never instantiated."""
+        special = [scope for found in self._specialised.values() for scope, _ in found if scope.text == name]
         return {place: bool(next(iter(found))) for (text, place), found in self._answers.items()
-                if text == name and len({None if v is None else bool(v) for v in found}) == 1 and None not in found}
+                if text == name and None not in found and len({*map(bool, found)}) == 1} | {
+                    scope.tokens[0].start: False for scope in special if scope not in self._envs and self.is_known}
 
     def shapes(self) -> dict[str, set[int]]:
         """A template that is only declared -> the numbers with which it is used; those that are not known are absent."""
@@ -183,9 +186,9 @@ class Constants(Declared):
         """The templates of that name may be instantiated with any arguments."""
         for scope in self._by_name.get(name, ()):
             self._call(scope, [])
-        struct = self._structs.get(name)
-        if struct is not None:
-            self._reach(struct, self._unknown(struct))
+        for struct in (self._structs.get(name), *(special for special, _ in self._specialised.get(name, ()))):
+            if struct is not None:
+                self._reach(struct, self._unknown(struct))
 
     def _has_parameters(self, name: str) -> bool:
         struct = self._structs[name]
@@ -309,9 +312,29 @@ class _Here:
         for number, (parameter, _, default) in enumerate(struct.parameters):
             env[parameter] = given[number] if number < len(given) else (
                 _Here(self.all, self.all._global, env).argument(default) if default else None)
-        found = tuple(env.items())
+        found: Env | None = tuple(env.items())
+        for special, pattern in self.all._specialised.get(name, ()):
+            if (own := self._matched(special, pattern, [*env.values()])) != ():
+                struct, found = special, own
+                break
+        if found is None:          # it may be any of them
+            self.all._all(name)
+            return None
         self.all._reach(struct, found)
-        return Type(name, found)
+        return Type(struct.name, found)
+
+    def _matched(self, special: Scope, pattern: Sequence[Code], given: Sequence[Value]) -> Env | None:
+        """The arguments of a specialisation; () if it is not the one for these arguments, None if that is not known."""
+        names, bound, is_clear = {n for n, *_ in special.parameters}, dict[str, Value](), True
+        for value, code in zip(given, pattern, strict=False):
+            if len(code) == 1 and code[0].text in names:
+                bound[code[0].text] = value
+                continue
+            wanted = _Here(self.all, self.all._global, {}).argument(code)
+            if None not in (value, wanted) and value != wanted:
+                return ()
+            is_clear = is_clear and None not in (value, wanted)
+        return tuple((n, bound.get(n)) for n, *_ in special.parameters) if is_clear and len(given) == len(pattern) else None
 
     def alias(self, name: str, given: Sequence[Value]) -> Value:
         """What a template alias stands for with these arguments."""
