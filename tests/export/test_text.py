@@ -196,9 +196,10 @@ def test_a_file_from_a_session_says_what_was_measured_and_what_was_not(tmp_path,
         assert cli.main([*shlex.split(command), "--out", str(tmp_path / "again.py")]) == 0
         assert (tmp_path / "again.py").read_text() == text
         return " ".join(names["__doc__"].split()), {k.direction: k.proven for k in names["_KERNELS"]} | {
-            "evidence": names["_KNOWN_ON"]}
+            "evidence": names.get("_KNOWN_ON")}
 
-    said, proven = exported("--session", "measured")
+    assert exported("--session", "measured")[1] == {"forward": 90, "grad_input": 0, "evidence": None}
+    said, proven = exported("--session", "measured", "--other-layers")
     assert proven == {"forward": 90, "grad_input": 0, "evidence": 90}
     assert f"forward: trial {measured[2].trial_id}. forward: 2.00 ms, PyTorch 4.00 ms (eager, TF32 off), relative error" in said
     assert "measured on NVIDIA H200 with batch 32 and input size 131072." in said and "grad_input: 5.00 ms, relative" in said
