@@ -369,13 +369,13 @@ def test_the_evidence_of_a_file_is_that_of_the_recorded_benches(tmp_path: Path) 
     """It names what speaks against the kernel too: cells in which another variant was faster."""
     out = tmp_path / "m.py"
     for words, dtypes in ((("--all-dtypes",), {torch.float32, torch.bfloat16}), (("--dtype", "bfloat16"), {torch.bfloat16}),
-                          ((), {torch.float32}), (("--other-layers",), {torch.float32})):
+                          (("--one-layer",), {torch.float32}), ((), {torch.float32})):
         assert main(["export", "--preset", "kb74", "--best", *words, "--arch", "sm_90", "--out", str(out)]) == 0
         names: dict = {"__name__": "exported"}
         exec(out.read_text(), names)
         assert {k.dtype for k in names["_KERNELS"]} == dtypes and {k.proven for k in names["_KERNELS"]} == {90}
         assert ("--all-dtypes" in names["__doc__"]) == ("--all-dtypes" in words)
-        assert ("_KNOWN" in names) == ("--other-layers" in names["__doc__"]) == ("--other-layers" in words)
+        assert ("_KNOWN" not in names) == ("--one-layer" in names["__doc__"]) == ("--one-layer" in words)
     assert names["_KNOWN_ON"] == 90 and names["_KNOWN"]
     command = names["__doc__"].partition("Written by: python -m workbench ")[2].partition("\n\n")[0]
     again = tmp_path / "again.py"

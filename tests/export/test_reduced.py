@@ -43,7 +43,8 @@ ARCH = "sm_90"
 
 @lru_cache(maxsize=32)
 def file_of(name: str, other_layers: bool = False) -> tuple[str, dict[str, Candidate], dict[str, object]]:
-    """The best file of a layer of KernelBench, as `export --suite` writes it; what was chosen; and its kernels."""
+    """The best file of a layer of KernelBench, as `export --suite --one-layer` writes it (or without that option); what was
+    chosen; and its kernels."""
     workload = preset(name).workload()
     recipe, used = best_recipe(workload, ARCH)
     text = export_text(recipe, constructor=KERNELBENCH[name], arch=ARCH, notes=header_notes(used, workload, ARCH, ""),

@@ -198,8 +198,8 @@ def test_a_file_from_a_session_says_what_was_measured_and_what_was_not(tmp_path,
         return " ".join(names["__doc__"].split()), {k.direction: k.proven for k in names["_KERNELS"]} | {
             "evidence": names.get("_KNOWN_ON")}
 
-    assert exported("--session", "measured")[1] == {"forward": 90, "grad_input": 0, "evidence": None}
-    said, proven = exported("--session", "measured", "--other-layers")
+    assert exported("--session", "measured", "--one-layer")[1] == {"forward": 90, "grad_input": 0, "evidence": None}
+    said, proven = exported("--session", "measured")
     assert proven == {"forward": 90, "grad_input": 0, "evidence": 90}
     assert f"forward: trial {measured[2].trial_id}. forward: 2.00 ms, PyTorch 4.00 ms (eager, TF32 off), relative error" in said
     assert "measured on NVIDIA H200 with batch 32 and input size 131072." in said and "grad_input: 5.00 ms, relative" in said

@@ -68,11 +68,11 @@ def loaded(text: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=OTHERS)
 def best(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """The file of `export --best --other-layers --preset ...` for the GPU that is here, executed."""
+    """The file of `export --best --preset ...` for the GPU that is here, executed."""
     chosen = preset(request.param)
     arch = "sm_" + "".join(map(str, torch.cuda.get_device_capability(DEVICE)))
     recipe, _ = best_recipe(chosen.workload(), arch)
-    return request.param, loaded(export_text(recipe, constructor=chosen, arch=arch, other_layers=True))
+    return request.param, loaded(export_text(recipe, constructor=chosen, arch=arch))
 
 
 def pair(namespace: dict[str, Any], dims: int, **arguments: Any) -> tuple[Any, nn.Module]:

@@ -63,13 +63,13 @@ def _names_taken() -> set[str]:
 
 
 def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None = None, class_name: str = "ModelNew",
-                debug_sync: bool = False, notes: Sequence[str] = (), arch: str = "", other_layers: bool = False) -> str:
+                debug_sync: bool = False, notes: Sequence[str] = (), arch: str = "", other_layers: bool = True) -> str:
     """The text of the file. `recipe`: one or several, for other layers or for the same layer in other dtypes. The class is for
     the layer of the first recipe. With an empty `class_name` the file has functions and no class. `constructor`: the class has
     the signature and the parameter names of this preset's `Model`; by default those of nn.ConvTransposeNd. `debug_sync` turns
     on the debug mode that KW_DEBUG_SYNC=1 turns on otherwise. `notes`: sentences for the docstring. `arch`: with it the file
     contains the times measured on that GPU for similar layers, from which it decides whether its kernels are used for other
-    layers. With `constructor` the kernels serve other layers only if `other_layers` is set. Raises `BadRequest` for a preset of
+    layers. Without `other_layers` PyTorch computes those, and the file is shorter. Raises `BadRequest` for a preset of
     another layer, for an invalid `class_name`, and for a word that KernelBench rejects.
     """
     recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
@@ -87,8 +87,7 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
         if all((one.direction, one.dtype, one.layer) != (c.direction, c.dtype, c.layer) for c, _ in every):
             every.append((one, rendered))
     served = [c for c, _ in every if not c.variant.name.startswith("naive")]
-    others = constructor is None or other_layers
-    known = {(c.variant.key, c.dtype, c.precision): evidence(c, arch) for c in served} if arch and others else {}
+    known = {(c.variant.key, c.dtype, c.precision): evidence(c, arch) for c in served} if arch and other_layers else {}
     configs = {c: [{**c.variant.config({}), **tune} for *_, ratio, tune in known.get((c.variant.key, c.dtype, c.precision), ())
                    if ratio] for c in served}
     rules = _rules(configs)
@@ -106,20 +105,20 @@ def export_text(recipe: Recipe | Sequence[Recipe], *, constructor: Preset | None
                  f"({layers.index((layer, positions))}, {ratio}, {tune})," for layer, positions, ratio, tune in rows) + "]"
                  for (key, dtype, precision), rows in _beside(served, known) if rows),
              "TEXTS": _rows((f'"{name}": {literal(text)}' for name, text in reduced_files(
-                 every, configs, other_layers=others).items()), 0)}
-    present = parts["KERNELS"] + parts["TEXTS"] + " OTHER_LAYERS" * others
+                 every, configs, other_layers=other_layers).items()), 0)}
+    present = parts["KERNELS"] + parts["TEXTS"] + " OTHER_LAYERS" * other_layers
     text = _IF.sub(lambda m: m[2] if m[1] in present else m[3] or "", _FIXED.read_text(encoding="utf-8"))
     text = re.sub(r"@([A-Z_]+)@", lambda m: parts[m[1]], text)
     _check_words(text)
     return text
 
 
-def suite_files(suite: str, arch: str, *, precision: str = "", all_dtypes: bool = False, other_layers: bool = False
+def suite_files(suite: str, arch: str, *, precision: str = "", all_dtypes: bool = False, other_layers: bool = True
                 ) -> Iterator[tuple[str, str]]:
     """Every layer's file, then README.md. A layer without a known kernel has a row that says so and no file. A file with
-    KernelBench's constructor has the kernels of the other dtypes only with `all_dtypes`, and serves other layers only with
-    `other_layers`: KernelBench asks for one layer in float32."""
-    rows, every = [], [*["--all-dtypes"] * all_dtypes, *["--other-layers"] * other_layers]
+    KernelBench's constructor has the kernels of the other dtypes only with `all_dtypes`: KernelBench computes in float32. For
+    `other_layers` see `export_text`."""
+    rows, every = [], [*["--all-dtypes"] * all_dtypes, *["--one-layer"] * (not other_layers)]
     for preset in SUITES[suite].values():
         workload = preset.workload()
         try:

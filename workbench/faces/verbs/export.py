@@ -60,9 +60,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all-dtypes", action="store_true",
                         help="with --best or --suite: also take the best known kernels of the layer in its other dtypes. A "
                              "file with KernelBench's constructor has them only with this option, because they make it longer")
-    parser.add_argument("--other-layers", action="store_true",
-                        help="a file with KernelBench's constructor uses its kernels also for layers with other arguments, as "
-                             "every other file does. It is then longer")
+    parser.add_argument("--one-layer", action="store_true",
+                        help="the file has only the code that this layer runs, and is 10 to 25 %% shorter. PyTorch computes "
+                             "layers with other arguments")
     parser.add_argument("--session", metavar="NAME",
                         help="take the fastest right candidates of this session, or the winners of its tune")
     parser.add_argument("--trial", action="append", default=[], metavar="ID",
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     preset = problem_of(workload) if args.constructor == "auto" else None
     others = other_dtypes(workload, arch) if args.all_dtypes or (args.best and preset is None) else []
     text = export_text([recipe, *others], constructor=preset, class_name=args.class_name, debug_sync=args.debug_sync,
-                       notes=notes, arch=arch, other_layers=args.other_layers)
+                       notes=notes, arch=arch, other_layers=not args.one_layer)
     if args.verify:
         device = resolve_device(args.device)
         workload = proof_workload(workload, device)
@@ -123,7 +123,7 @@ def _suite(args: argparse.Namespace) -> int:
         raise BadRequest(f"{args.out} cannot be written: {error.strerror}. Name another folder.", field="out") from error
     arch = named_arch(args.arch) if args.arch else arch_of(args.device)
     for name, text in suite_files(args.suite, arch, precision=args.precision, all_dtypes=args.all_dtypes,
-                                  other_layers=args.other_layers):
+                                  other_layers=not args.one_layer):
         write_whole(args.out / name, text)
         print(args.out / name)
     return 0
@@ -187,7 +187,7 @@ def _options(args: argparse.Namespace) -> list[str]:
     return [*(["--templates", str(args.templates)] if args.templates else []),
             *(["--class-name", args.class_name] if args.class_name != "ModelNew" else []),
             *(["--constructor", args.constructor] if args.constructor != "auto" else []),
-            *(["--all-dtypes"] if args.all_dtypes else []), *(["--other-layers"] if args.other_layers else []),
+            *(["--all-dtypes"] if args.all_dtypes else []), *(["--one-layer"] if args.one_layer else []),
             *(["--debug-sync"] if args.debug_sync else [])]
 
 
