@@ -294,8 +294,8 @@ class Examination:
         try:
             others, apart = self._called_again(outcome, outcome.state if self.trial.loads_state else None)
         except (Raised, Ended) as error:
-            self._fail("same_bits", Problem("call", Status.WORKER_DIED, f"No. When called again: {_said(error)}"))
-            return
+            status = Status.LAUNCH_FAILED if isinstance(error, Raised) else error.status
+            return self._fail("same_bits", Problem("call", status, f"No. When called again: {_said(error)}"))
         if not others:
             self._same_gradients(outcome)
             return

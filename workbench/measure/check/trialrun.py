@@ -384,7 +384,7 @@ class TrialRun:
         if comparison.failed:
             found = findings.wrong_result(name, comparison, kind="", precision=precision)
             rounding = found.status is Status.MISMATCH and found.advice  # the one mismatch that it has advice for
-            advice = "Only the rounding error is too large: sum in a wider type." if rounding else \
+            advice = "The error is small: if the formula is right, sum in a wider type." if rounding else \
                 _FRESH if found.status is Status.NON_FINITE and _as_allocated(got) else \
                 found.advice or _advice(found.status, outcome.case)
             outcome.problems.append(Problem(about, found.status, found.headline, advice))

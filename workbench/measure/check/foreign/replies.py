@@ -54,6 +54,10 @@ class Context(Answer):
     calls: tuple[InlineCall, ...] = ()
 
 
+# How the message of an exception begins that leaves another grad mode behind than there was before the call.
+LEAVES_GRAD_MODE = "(torch.is_grad_enabled() is changed)"
+
+
 @dataclass(frozen=True)
 class Told(Answer):
     """What the foreign code raised. `line`: in the foreign file; `where`: "load_inline" while one runs."""

@@ -19,7 +19,20 @@ from ...pytorch.baselines import kernels
 from ...pytorch.ways import Unavailable, switches
 from ..clock.ladder import LADDER
 from ..clock.timed_input import timed_input
-from ..foreign.replies import Compiled, Done, Memory, NoTensor, Nothing, NoWay, Output, Prepared, ResultKind, Waits, Way
+from ..foreign.replies import (
+    LEAVES_GRAD_MODE,
+    Compiled,
+    Done,
+    Memory,
+    NoTensor,
+    Nothing,
+    NoWay,
+    Output,
+    Prepared,
+    ResultKind,
+    Waits,
+    Way,
+)
 from ..foreign.requests import (
     AskMemory,
     AskWaits,
@@ -63,8 +76,13 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
     try:
         for x in xs:
             x.requires_grad_(bool(names) and x.is_floating_point())
-        with torch.set_grad_enabled(bool(names) or not request.no_grad), in_tf32(request.tf32):
-            output = module(*xs)
+        with torch.set_grad_enabled(records := bool(names) or not request.no_grad), in_tf32(request.tf32):
+            try:
+                output = module(*xs)
+            except Exception as error:
+                if torch.is_grad_enabled() != records:
+                    raise RuntimeError(f"{LEAVES_GRAD_MODE} {error}") from error
+                raise
         _wait(device)
         facts = _facts(output)
         if isinstance(facts, NoTensor):

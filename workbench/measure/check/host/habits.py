@@ -205,6 +205,8 @@ def views(module: torch.nn.Module, request: Views, tensors: Tensors, device: str
             given = [laid_out(given[0], layout)]
         there, given = ([x.contiguous() for x in part] if request.dense else part for part in (there, given))
         output = module(*there)
+        if one == "repeated":   # it must be memory of its own: this raises if several values share one place
+            output.detach().copy_(output.detach().clone())
         there_are, grads = named_gradients(request.gradients, wanted, output, given[0]) if given else ((), [])
         names.append(there_are)
         results += [output.detach(), *grads]

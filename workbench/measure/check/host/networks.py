@@ -200,20 +200,25 @@ def second_derivative(module: torch.nn.Module, request: SecondDerivative, tensor
                       ) -> tuple[Habit, Tensors]:
     """The gradients of the sum of the squares of the gradients of all inputs, as a gradient penalty needs them; also that of
     grad_output. "parameters": the gradients of these count, too. "third": of the second derivatives in place of the gradients.
+    "frozen": no parameter needs a gradient; where no derivative can be differentiated again, none comes back.
     Except for "inputs" the squares of each are divided by their sum, so that each has the same weight. The answer names those
     that there are."""
     (xs,), (grad_output,) = sets_of(request, tensors, device)
-    wanted = [*tensors_of(module, request.gradients, xs), grad_output.requires_grad_()]
-    names = (*request.gradients, "grad_output")
+    frozen = request.of == "frozen"
+    names = (*(n for n in request.gradients if not frozen or n.startswith("input ")), "grad_output")
+    wanted = [*tensors_of(module, names[:-1], xs), grad_output.requires_grad_()]
     sources = [w for n, w in zip(names, wanted, strict=True) if (
         request.of == "parameters" and n != "grad_output" or n.startswith("input "))]
-    squares = [(module(*xs) * grad_output).sum()]
+    with only(module, () if frozen else request.gradients):
+        squares = [(module(*xs) * grad_output).sum()]
     for _ in range(1 + (request.of == "third")):
         first = torch.autograd.grad(_sum(squares), sources, create_graph=True, allow_unused=True)
         there = [g for g in first if g is not None]   # if none can be differentiated again, `backward` says so
-        squares = [g.square().sum() for g in there if g.requires_grad] or [g.square().sum() for g in there]
+        squares = [g.square().sum() for g in there if g.requires_grad] or [g.square().sum() for g in there if not frozen]
+    if not squares:
+        return Habit(), []
     with fresh_grads(module):   # `backward` runs every node, also that by which once_differentiable raises
-        _sum([s / s.detach() if request.of != "inputs" and s else s for s in squares]).backward()
+        _sum([s / s.detach() if request.of not in ("inputs", "frozen") and s else s for s in squares]).backward()
         found = {n: w.grad for n, w in zip(names, wanted, strict=True) if w.grad is not None}
     return Habit(first=tuple(found)), [*found.values()]
 

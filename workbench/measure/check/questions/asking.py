@@ -217,6 +217,9 @@ class OtherCalls(Asking):
         if said := self._wrong_derivative(one, "second", ("parameters", "inputs")):
             return said
         with suppress(Not, Raised):
+            if said := self._wrong_derivative(one, "second", ("frozen",)):
+                return f"If all parameters are frozen: {said}"
+        with suppress(Not, Raised):
             return self._wrong_derivative(one, "third", ("third",)) if one.case.setting.layer is None else ""
         return ""
 

@@ -15,7 +15,7 @@ import torch
 from ....core.answers import Answer, Question
 from ....core.trial import Status
 from ..foreign.process import Ended, Raised
-from ..foreign.replies import Made
+from ..foreign.replies import LEAVES_GRAD_MODE, Made
 from ..foreign.requests import AsTrained, Copied, InModes, Overwritten, Parametrized, TwoInstances
 from ..party import Construction, by_name
 from ..text.advice import ASKED, OF_DAILY_USE, of_cuda
@@ -56,6 +56,7 @@ _PLAIN_MODE = "train grad trainable"
 _FIRST_CALLS = ("eval no_grad trainable", "train grad frozen", "eval inference_mode trainable")
 _SEED_OF_MODES = 47   # and the next numbers: the state replaces what they draw
 _OTHER_REASON = {"no_grad", "eval_mode", "some_gradients", "parameters"}   # if one of these fails, so does "modes"
+_GRAPH = "support the deepcopy protocol"   # how PyTorch refuses to copy a tensor that has a graph
 _COPIES = {
     "copy": "A copy, after the original's parameters were set to zero", "saved": "What torch.save and torch.load give",
     "changed": "A copy whose parameters have changed in place"}
@@ -263,6 +264,9 @@ class OfNetworks(OtherCalls):
             try:
                 facts, results = self._asks[0].ask(ask, self.trial.how(self.first.case), given, self._asks[1])
             except Raised as error:
+                if _GRAPH in error.message:
+                    self.trial.reference.ask(ask, self.trial.how(self.first.case), given, self.first.state)
+                    return f"copy.deepcopy raises {error.type}, because it keeps a tensor with its graph from one call to the next."
                 raise Not(f"copy.deepcopy raises {error.sentence}.") from error
             found = split(facts.first, facts, results)
             if found is None or not found.keys() <= _COPIES.keys():
@@ -468,9 +472,13 @@ def refuses(trial: TrialRun, small: Case, state: State) -> list[Question]:
     key, values = "refuses", [torch.cat([x, x], 1) for x in trial.inputs(small)]
     how = trial.how(small)
     try:
-        facts, _ = trial.candidate.call(how, values, state=state if trial.loads_state else None, no_grad=True)
+        facts, _ = trial.candidate.call(how, values, state=state if trial.loads_state else None)
         said = f"It returns a {facts.type}"
     except Raised as error:
+        if error.message.startswith(LEAVES_GRAD_MODE):
+            return [Question(key, ASKED[key], Answer.WARNED, "Yes, but it leaves torch.is_grad_enabled() changed: a program that "
+                             "goes on after the exception trains without gradients, for example.",
+                             "Change the grad mode in a with statement.", str(Status.MISMATCH))]
         if not of_cuda(error):
             return [Question(key, ASKED[key], Answer.PASSED, "Yes.")]
         said = f"It reports {error.sentence}"

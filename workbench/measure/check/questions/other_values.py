@@ -7,6 +7,7 @@ they only warn. A NaN and one huge number only warn for all."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -35,6 +36,7 @@ _ONE_SIGN, _SPARSE = "above zero", "nearly all zero"
 _FLIPPED, _ONE_VALUE = "the masks of booleans flipped", "a row of equal whole numbers"
 _HALVED = "every other whole number halved"
 _NAN, _NAN_WEIGHT = "one NaN among the inputs", "one NaN in a parameter, where half of an input is zero"
+_NAN_GRAD = "NaN in the first sample of grad_output"
 _HUGE = "one value {} times larger than the others"
 _TIMES, _GENEROUS = ("1e20", "1e5"), 8.0   # of an error, beside the huge value
 _SMALL, _DIGITS, _NORMAL, _FEWEST = 1e-4, 1e-4, 1e-30, 8   # of outputs that a formula may lose
@@ -146,6 +148,32 @@ def _that_only_warn(trial: TrialRun, given: Case, *, gradients: bool) -> Iterato
             continue
         if any(asked for asked, _ in found):
             yield said, next((wrong for _, wrong in found if wrong), None)
+    with suppress(NotForReference, Raised, Ended):
+        asked, wrong = _swallowed_gradient(trial, given) if gradients else (False, None)
+        if asked:
+            yield _NAN_GRAD, wrong
+
+
+def _swallowed_gradient(trial: TrialRun, given: Case) -> tuple[bool, Problem | None]:
+    """Whether the reference's gradients have NaN if the first sample of grad_output is NaN, and what is wrong if the file's
+    have none there: GradScaler needs them, and whoever looks whether a training diverges."""
+    usual = trial.run(given)
+    if usual.grad_output is None or usual.problems or not usual.grad_output.is_floating_point() or not usual.grad_output.dim():
+        return False, None
+    with_nan, state = usual.grad_output.clone(), usual.state
+    with_nan[:1] = torch.nan
+    theirs, got = (dict(zip([n for n in facts.gradients if n], results[1:], strict=False)) for facts, results in (
+        party.call(trial.how(given), usual.inputs, state=state if loads else None, gradients=usual.names, grad_output=with_nan)
+        for party, loads in ((trial.reference, True), (trial.candidate, trial.loads_state))))
+    asked = {n: g.isnan() for n, g in theirs.items() if bool(g.isnan().any())}
+    for name, nan in asked.items():
+        there = got.get(name)
+        lost = int((nan & there.isfinite()).sum()) if there is not None and there.shape == nan.shape else 0
+        if lost:
+            of = numbers.count(int(nan.sum()))
+            return True, Problem("gradient_values", Status.MISMATCH, f"{numbers.count(lost)} of {of} NaN in the reference's "
+                                 f"{trial.plain(name)} are finite numbers in the file's.")
+    return bool(asked), None
 
 
 def _swallowed(trial: TrialRun, usual: Outcome, place: int) -> tuple[bool, Problem | None]:
