@@ -28,8 +28,8 @@ app: $(READY)
 	$(PY) -m streamlit run app.py --server.port $(PORT)
 
 # Started in the background, a test would ignore Ctrl-C and hang-ups, and so would all that it starts; the tests send them.
-# Some machines forbid Python to keep what it has compiled: then each of the many processes that the tests start compiles
-# the workbench again. Those that are confined cannot keep anything, so COMPILED does it before.
+# PYTHONDONTWRITEBYTECODE forbids Python to keep what it has compiled: then each of the many processes that the tests start
+# compiles the workbench again. Those that are confined cannot keep anything, so COMPILED does it before.
 SIGNALS := env -u PYTHONDONTWRITEBYTECODE --default-signal=INT,HUP
 COMPILED = $(PY) -m compileall -q workbench
 

@@ -49,8 +49,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is imported meanwhile stays: to look for garbage in it takes a third of the collection, and again at each later
-    look half a second."""
+    """Imported modules stay. Looking for garbage in them takes a third of the collection."""
     gc.disable()
     try:
         return (yield)

@@ -6,7 +6,7 @@ idea      = "Stride 2: rows of x and gy are copied as they lie in memory; each m
 precision = ["tf32", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.groups == 1 and layer.stride_w == 2 and layer.dilation_w == 1", "low >= -1 and -1 <= last <= 1",
-             "stages >= 2", "max(layer.padding_h, layer.padding_d) < 2 ** 28", "max(layer.stride_d, layer.stride_h) <= 1024",
+             "stages >= 2", "element_bytes * positions in [128, 256]", "max(layer.padding_h, layer.padding_d) < 2 ** 28", "max(layer.stride_d, layer.stride_h) <= 1024",
              "layer.kernel_d * layer.kernel_h <= 1024"]
 min_sm    = 90
 arch      = "sm_90a"

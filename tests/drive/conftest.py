@@ -30,8 +30,8 @@ def judge(runner: Runner, tmp_path: Path) -> Callable[..., tuple[Run, Session]]:
 
 
 def until(reached: Callable[[], bool], limit_s: float = 300) -> None:
-    """Wait until something is so; it must come to be so within the limit. Where to look takes long, as to read a session or to
-    draw a page, it is done a third of the time: what is waited for needs the core."""
+    """Wait until something is so; it must come to be so within the limit. If looking takes long, it looks a third of the time:
+    what is waited for needs the core."""
     end = time.monotonic() + limit_s
     begin = time.monotonic()
     while not reached():

@@ -77,6 +77,9 @@ def test_the_best_files_of_kernelbench_do_not_grow() -> None:
     assert list(found) == list(KERNELBENCH) and len(found) == 17
     assert {n: f for n, f in found.items() if any(one > 1000 * most for one, most in zip(f, MOST[n], strict=True))} == {}
     assert max(len(line) for line in file_of("kb74")[0].splitlines()) < 600
+    for name, lines, size in (("kb64", 3.14, 171.4), ("kb73", 5.05, 271.3)):   # those that serve other layers
+        text = file_of(name, other_layers=True)[0]
+        assert text.count("\n") <= 1000 * lines and len(text.encode()) <= 1000 * size
 
 
 def test_the_lengths_in_the_docs_are_those_of_the_files(tmp_path: Path) -> None:
@@ -432,17 +435,18 @@ def test_a_sample_is_the_same_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_each_kernel_of_the_best_files_is_the_same_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other_layers", [False, True])
+def test_each_kernel_of_the_best_files_is_the_same_program(other_layers: bool, tmp_path: Path) -> None:
     """Once for each variant, direction and precision, for the oldest GPU and for the one that was measured."""
     seen: dict[tuple[str, str], tuple[str, str, int]] = {}
     for name in KERNELBENCH:
         for direction, kernel in file_of(name)[2].items():
             seen.setdefault((kernel.variant, kernel.precision), (name, direction, kernel.min_sm))
     _same_program([(name, direction, arch) for name, direction, min_sm in seen.values()
-                   for arch in (("90a",) if min_sm >= 90 else ("80", "90a"))], tmp_path)
+                   for arch in (("90a",) if min_sm >= 90 else ("80", "90a"))], tmp_path, other_layers=other_layers)
 
 
-def _same_program(asked: list[tuple[str, str, str]], folder: Path) -> None:
+def _same_program(asked: list[tuple[str, str, str]], folder: Path, *, other_layers: bool = False) -> None:
     """The compiler makes the same PTX, letter for letter, of the file's text and of what was judged; or the same machine code:
     PTX may have a load more that nothing reads, of a variable that a branch which is not there would have used. nvcc 13.0 does
     not always make the same of one text, so the two may try again."""
@@ -461,7 +465,7 @@ def _same_program(asked: list[tuple[str, str, str]], folder: Path) -> None:
 
     def compare(number: int) -> tuple[str, str, str] | None:
         name, direction, arch = asked[number]
-        _, chosen, kernels = file_of(name)
+        _, chosen, kernels = file_of(name, other_layers)
         sources = kernels[direction].source(), render(chosen[direction]).source
         assert sources[0] != sources[1]
         made: dict[str, tuple[set[bytes], set[bytes]]] = {"ptx": (set(), set()), "cubin": (set(), set())}

@@ -137,7 +137,7 @@ def test_rows_as_they_lie_give_the_same(dtype: str, every: bool, tmp_path: Path)
     first = {"bfloat16": 0, "float16": 1, "float32": 2}[dtype]
     for number, work in enumerate(RAW_WORK if every else RAW_WORK[5:] if dtype == "float32" else RAW_WORK[:6]):
         other, config = replace(work, dtype=dtype), RAW_CONFIGS[(number + first) % 3]
-        if dtype == "float32" and "POSITIONS" in config:  # as many bytes
+        if dtype == "float32" and "POSITIONS" in config:  # as many bytes: a row of x has 128 or 256 of them
             config = {**config, "POSITIONS": config["POSITIONS"] // 2}
         members.append((candidate(variant, other, form="constant", **config), other))
     refused = {str(why_not(one, sm=90)) for one, _ in members} - {"None"}
@@ -146,6 +146,15 @@ def test_rows_as_they_lie_give_the_same(dtype: str, every: bool, tmp_path: Path)
     for number, (one, work) in enumerate(members):
         outcome = run(library, one, work, order=number + 1, values="integers")
         assert outcome.status == "OK", f"{work.layer} {one.config} {dtype}: {outcome.status} {outcome.text}"
+
+
+def test_a_stage_has_whole_panels_of_x() -> None:
+    """A row of x takes 128 or 256 bytes of a stage in every dtype."""
+    variant, work = find("register_wgmma", "grad_weight", root=TEMPLATES), RAW_WORK[0]
+    for dtype, size in (("float32", 4), ("bfloat16", 2), ("float16", 2)):
+        for positions in (32, 64, 128):
+            one = candidate(variant, replace(work, dtype=dtype), form="constant", POSITIONS=positions)
+            assert (why_not(one, sm=90) is None) == (size * positions in (128, 256)), (dtype, positions)
 
 
 KERNEL = "grad_weight/register_wgmma.cu"

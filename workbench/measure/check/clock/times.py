@@ -214,7 +214,7 @@ class _Bench:
         versions = Versions(plain, self.random, self.parameters if signs else [])
         renewed = backward or not all(f.numel() for f in self.inputs.factors)
         for turn in range(_SINGLE_TURNS):
-            # The middle of three, not the least: a single request takes as long as it usually takes.
+            # The middle of three: a usual request, because each sample is one request.
             empty = sorted(self._batch(Contestant(_REFERENCE), 1, only_copy=True) for _ in range(3))[1]
             negated, kept = versions.draw(), {}
             self.state = versions.state

@@ -78,8 +78,8 @@ def allocate(size: int, device: str) -> torch.Tensor:
 
 
 def give_back(device: str, op: str) -> None:
-    """After request `op`: release the memory that PyTorch keeps unused, if it is much. All processes of a check share one GPU.
-    Between timed calls it stays: a call that must ask the driver for memory again takes milliseconds longer."""
+    """Around request `op`: release the memory that PyTorch keeps unused, if it is much. All processes of a check share one
+    GPU. Between timed calls it stays: a call that must ask the driver for memory again takes milliseconds longer."""
     if op in _TIMED:
         return
     if torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) > _MOST_IDLE:

@@ -54,8 +54,8 @@ class BeforeCalls:
 
 
 def begin_with(seed: int) -> None:
-    """torch.manual_seed. Without a GPU that would keep a stack trace for each kind of GPU that might come later: it takes two
-    hundred times as long, and a check sets a seed a hundred times."""
+    """torch.manual_seed. Without a GPU that keeps stack traces, which takes two hundred times as long; and a check sets a seed
+    a hundred times."""
     if torch.cuda.is_available():
         torch.manual_seed(seed)
     else:

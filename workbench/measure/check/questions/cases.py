@@ -30,7 +30,7 @@ _CHANNELS = 3   # so many times the given input channels: a loop over tiles of c
 _MOST_CHANNELS = 1 << 14  # input channels times output channels of that case
 _LONGER = 29                 # taps that a kernel is longer, in its first or last dimension
 _FAR_APART = 41              # stride: 41 times float32's 1 / 41 is below 1
-_MANY_TAPS, _MANY_CHANNELS = 261, 517
+_MANY_TAPS, _MANY_CHANNELS, _FAR_TAPS = 261, 517, 139
 _WIDE = 11                   # taps of a square kernel; the inputs have as many positions, so that all taps reach one output
 _FEW, _OF_FEW = 64, 1.6   # values of an operand; see `Case.more`
 _NEAR = 0.02    # relative difference between nearly equal inputs
@@ -256,7 +256,9 @@ def _usual(layer: ConvTranspose) -> list[Change]:
         plain | {"kernel_size": 2, "stride": (*layer.stride[:-1], _FAR_APART)},
         plain | {"in_channels": 3, "out_channels": 2, "groups": 1, "kernel_size": (*(1,) * (layer.dims - 1), _MANY_TAPS),
                  "stride": 1},
-        {"in_channels": _MANY_CHANNELS, "out_channels": 2, "groups": 1}]
+        {"in_channels": _MANY_CHANNELS, "out_channels": 2, "groups": 1},
+        plain | {"in_channels": 3, "out_channels": 2, "groups": 1, "kernel_size": (*(1,) * (layer.dims - 1), 3), "stride": 1,
+                 "dilation": _FAR_TAPS}]
 
 
 def changed(given: Case, change: Change) -> Case | None:

@@ -266,7 +266,7 @@ class OfNetworks(OtherCalls):
             except Raised as error:
                 if _GRAPH in error.message:
                     self.trial.reference.ask(ask, self.trial.how(self.first.case), given, self.first.state)
-                    return f"copy.deepcopy raises {error.type}, because it keeps a tensor with its graph from one call to the next."
+                    return f"copy.deepcopy raises {error.type}: it keeps a tensor with its graph from one call to the next."
                 raise Not(f"copy.deepcopy raises {error.sentence}.") from error
             found = split(facts.first, facts, results)
             if found is None or not found.keys() <= _COPIES.keys():
@@ -476,8 +476,8 @@ def refuses(trial: TrialRun, small: Case, state: State) -> list[Question]:
         said = f"It returns a {facts.type}"
     except Raised as error:
         if error.message.startswith(LEAVES_GRAD_MODE):
-            return [Question(key, ASKED[key], Answer.WARNED, "Yes, but it leaves torch.is_grad_enabled() changed: a program that "
-                             "goes on after the exception trains without gradients, for example.",
+            return [Question(key, ASKED[key], Answer.WARNED, "Yes, but it leaves torch.is_grad_enabled() changed: a program "
+                             "that goes on after the exception trains without gradients, for example.",
                              "Change the grad mode in a with statement.", str(Status.MISMATCH))]
         if not of_cuda(error):
             return [Question(key, ASKED[key], Answer.PASSED, "Yes.")]
