@@ -7,7 +7,8 @@ precision = ["tf32", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.groups == 1 and layer.stride_w == 2 and layer.dilation_w == 1", "low >= -1 and -1 <= last <= 1",
              "stages >= 2", "element_bytes * positions in [128, 256]", "max(layer.padding_h, layer.padding_d) < 2 ** 28", "max(layer.stride_d, layer.stride_h) <= 1024",
-             "layer.kernel_d * layer.kernel_h <= 1024"]
+             "layer.kernel_d * layer.kernel_h <= 1024",
+             "element_bytes == 2 or wn * n == each * together and (each <= 8 or each % 8 == 0)"]  # else registers of the copies spill
 min_sm    = 90
 arch      = "sm_90a"
 kernel    = "split_raw_rows"
@@ -42,6 +43,8 @@ most_each   = "256 // element_bytes"
 run_most    = "ceil_div(before + most_each + behind, of_copy)"
 stage_most  = "ceil_div(256 * wn * n + 16 * (run_most + (10 - run_most % 8) % 8) * wr * wc * channels, 1024) * 1024"
 positions   = "POSITIONS if POSITIONS else most_each if 3 * stage_most <= 227 * 1024 - 256 else most_each // 2"
+together    = "512 // positions"
+each        = "ceil_div(wn * n, together)"
 run         = "ceil_div(before + positions + behind, of_copy)"
 row         = "run + (10 - run % 8) % 8"
 stage       = "ceil_div(element_bytes * positions * wn * n + 16 * row * wr * wc * channels, 1024) * 1024"
