@@ -40,7 +40,7 @@ LAYERS = [ConvTranspose(1, 32, 64, 5, dilation=3, bias=False), ConvTranspose(2, 
           ConvTranspose(3, 32, 32, (3, 5, 7), 2, (1, 2, 3), 1, 4)]
 DEPTHWISE = [ConvTranspose(1, 64, 64, 12, 2, groups=64, bias=False), ConvTranspose(2, 64, 64, 4, 2, 1, groups=64),
              ConvTranspose(3, 32, 64, 3, 2, 1, 1, 32)]
-STRIDE_2 = [ConvTranspose(1, 60, 130, 4, 2, 1), ConvTranspose(2, 64, 32, 2, 2), ConvTranspose(3, 33, 40, 3, 2, 1, 1)]
+STRIDE_2 = [ConvTranspose(1, 60, 130, 4, 2, 1), ConvTranspose(2, 64, 32, 2, 2), ConvTranspose(3, 48, 40, 3, 2, 1, 1)]
 
 
 def layers(variant: Variant) -> list[ConvTranspose]:
