@@ -56,6 +56,8 @@ smem_bytes  = "stages * (stage + 16)"
 Plan        = "RawSplitPlan<Layer, Tune>"
 smem_bytes  = "Plan::SHARED_BYTES"
 run_most    = ""
+together    = ""
+each        = ""
 stage_most  = "Plan::stage_of(Plan::MOST_EACH)"
 */
 #include "families/register_wgmma/split_copy.cuh"
