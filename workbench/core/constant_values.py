@@ -4,6 +4,7 @@ unknown: `None`, or `GivenUp` in the middle of an expression."""
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -97,18 +98,15 @@ class Place(Protocol):
     def inside(self, local: dict[str, Value]) -> Place: ...
 
 
-class Expression:
-    """One expression, read from left to right."""
+class Reader(ABC):
+    """Reads one expression from left to right: the operators. What stands between them is `_one`'s."""
 
-    def __init__(self, here: Place, code: Code) -> None:
-        self._here, self._code, self._at = here, code, 0
-        self._silent = False       # in a part that is not computed
+    _code: Code
+    _at = 0
+    _silent = False            # in a part that is not computed
 
-    def value(self) -> Value:
-        found = self._choice()
-        if self._at != len(self._code):
-            raise GivenUp
-        return found
+    @abstractmethod
+    def _one(self) -> Value: ...
 
     def _choice(self) -> Value:
         asked = self._level(0)
@@ -138,16 +136,38 @@ class Expression:
             if strong in [bool(v) for v in (left, right) if v is not None]:
                 return int(strong)
             return None if None in (left, right) else int(not strong)
-        if left is None or right is None:
-            return None
         if sign in ("==", "!=") and isinstance(left, str) and isinstance(right, str):
             return int((left == right) == (sign == "=="))
         if not isinstance(left, int) or not isinstance(right, int):
-            raise GivenUp
+            return None
         return {"==": lambda: int(left == right), "!=": lambda: int(left != right), "<": lambda: int(left < right),
                 ">": lambda: int(left > right), "<=": lambda: int(left <= right), ">=": lambda: int(left >= right),
                 "+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right,
                 "/": lambda: _quotient(left, right), "%": lambda: left - right * _quotient(left, right)}[sign]()
+
+    def _bracketed(self) -> Value:
+        found = self._choice()
+        if not self._next(")"):
+            raise GivenUp
+        return found
+
+    def _next(self, text: str) -> bool:
+        there = self._at < len(self._code) and self._code[self._at].text == text
+        self._at += there
+        return there
+
+
+class Expression(Reader):
+    """An expression at a place."""
+
+    def __init__(self, here: Place, code: Code) -> None:
+        self._here, self._code = here, code
+
+    def value(self) -> Value:
+        found = self._choice()
+        if self._at != len(self._code):
+            raise GivenUp
+        return found
 
     def _one(self) -> Value:
         if self._next("!"):
@@ -217,12 +237,6 @@ class Expression:
             return before
         return self._here.name(name)
 
-    def _bracketed(self) -> Value:
-        found = self._choice()
-        if not self._next(")"):
-            raise GivenUp
-        return found
-
     def _call(self, called: tuple[Function, Place] | None) -> Value:
         end = matching(self._code, self._at)
         given = [Expression(self._here, one).value() for one in split(self._code[self._at + 1:end - 1])] if called else []
@@ -231,11 +245,6 @@ class Expression:
             return None
         function, here = called
         return _Run(here.inside(dict(zip(function.parameters, given, strict=True)))).result(function.body)
-
-    def _next(self, text: str) -> bool:
-        there = self._at < len(self._code) and self._code[self._at].text == text
-        self._at += there
-        return there
 
 
 class _Run:

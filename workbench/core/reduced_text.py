@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from .constant_values import UNKNOWN, Reader
 from .cuda_pieces import (
     Piece,
     Token,
@@ -235,10 +236,8 @@ def _decided(condition: str, known: Mapping[str, bool]) -> bool | str:
     return either()
 
 
-class _Known:
+class _Known(Reader):
     """The values of the constants in a kernel's texts, as far as its precision, its type and its tunables determine them."""
-
-    _LEVELS = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/", "%"))
 
     def __init__(self, codes: Iterable[Sequence[Token]], instance: str, tune: Mapping[str, int]) -> None:
         codes = [*codes]
@@ -276,59 +275,28 @@ class _Known:
             self.values[name] = each.pop()
         return name in self.values
 
-    def value(self, words: Sequence[Token], code: Sequence[Token]) -> int | None:
-        """The value of an expression; None if it is not known."""
-        self._words, self._at, self._code = words, 0, code
+    def value(self, words: Sequence[Token], text: Sequence[Token]) -> int | None:
+        """The value of an expression of that text; None if it is not known."""
+        self._code, self._at, self._text = words, 0, text
         try:
             found = self._choice()
-        except (IndexError, ZeroDivisionError, ValueError):
+        except UNKNOWN:
             return None
         return found if self._at == len(words) and isinstance(found, int) else None
 
-    def _choice(self) -> Any:
-        asked = self._level(0)
-        if not self._next("?"):
-            return asked
-        one = self._choice()
-        if not self._next(":"):
-            raise ValueError("no choice")
-        two = self._choice()
-        return (one if one == two else None) if asked is None else one if asked else two
-
-    def _level(self, number: int) -> Any:
-        if number == len(self._LEVELS):
-            return self._one()
-        left = self._level(number + 1)
-        while sign := next((s for s in self._LEVELS[number] if self._next(s)), ""):
-            left = self._both(sign, left, self._level(number + 1))
-        return left
-
     def _both(self, sign: str, left: Any, right: Any) -> Any:
-        if sign in ("&&", "||"):
-            strong = sign == "||"
-            if strong in [bool(v) for v in (left, right) if v is not None]:
-                return int(strong)
-            return None if None in (left, right) else int(not strong)
         if sign in ("==", "!=") and isinstance(right, str):
             same = None if right in self.precisions and len(self.precisions) > 1 else right in self.precisions
             return None if same is None else int(same == (sign == "=="))
-        if not isinstance(left, int) or not isinstance(right, int):
-            return None
-        return {"==": lambda: int(left == right), "!=": lambda: int(left != right), "<": lambda: int(left < right),
-                ">": lambda: int(left > right), "<=": lambda: int(left <= right), ">=": lambda: int(left >= right),
-                "+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right,
-                "/": lambda: left // right, "%": lambda: left % right}[sign]()
+        return super()._both(sign, left, right)
 
     def _one(self) -> Any:
         if self._next("!"):
             found = self._one()
             return None if found is None else int(not found)
         if self._next("("):
-            found = self._choice()
-            if not self._next(")"):
-                raise ValueError("no bracket")
-            return found
-        token = self._words[self._at]
+            return self._bracketed()
+        token = self._code[self._at]
         self._at += 1
         if token.kind == "number":
             return int(token.text) if token.text.isdigit() else None
@@ -337,16 +305,16 @@ class _Known:
         if token.text in ("true", "false"):
             return int(token.text == "true")
         if token.text == "sizeof" and self._next("("):
-            end = matching(self._words, self._at - 1)
-            named, self._at = self._words[self._at:end - 1], end
+            end = matching(self._code, self._at - 1)
+            named, self._at = self._code[self._at:end - 1], end
             return self._size(named)
         path = [token.text]
         while self._next("::"):
-            path.append(self._words[self._at].text)
+            path.append(self._code[self._at].text)
             self._at += 1
         if path[0] == "Precision":
             return path[-1]
-        if self._at < len(self._words) and self._words[self._at].text in ("(", "<"):
+        if self._at < len(self._code) and self._code[self._at].text in ("(", "<"):
             raise ValueError("a call or a template")
         return (self.tune if path[0] == "Tune" else self.values).get(path[-1])
 
@@ -354,13 +322,8 @@ class _Known:
         """The size of the layer's type. None for another type, because a template parameter may be any type."""
         last = named[-1].text
         own = last == "scalar" or (last == "Scalar" and not any(
-            t.text == "Scalar" and self._code[at - 1].text in ("class", "typename") for at, t in enumerate(self._code) if at))
+            t.text == "Scalar" and self._text[at - 1].text in ("class", "typename") for at, t in enumerate(self._text) if at))
         return next(iter(self.bytes)) if own and len(self.bytes) == 1 else None
-
-    def _next(self, text: str) -> bool:
-        there = self._at < len(self._words) and self._words[self._at].text == text
-        self._at += there
-        return there
 
 
 def _copies(value: Sequence[Token], name: str) -> bool:

@@ -8,7 +8,9 @@ that a text writes out. Arguments that the compiler deduces, and anything else, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 from .constant_values import (
     SIZES,
@@ -26,6 +28,7 @@ from .constant_values import (
 )
 from .cuda_pieces import Token, behind_angles, matching, split, statement
 
+T = TypeVar("T")
 _MOST_INSTANCES = 40       # of a template: with more, its arguments count as unknown
 
 
@@ -353,6 +356,16 @@ class _Here:
             scope = scope.outer
         return scope is not None
 
+    def of_bases(self, look: Callable[[Type], T | None]) -> T | None:
+        """What the first base of this struct has, that has it. None where a base is not known: it may have another one."""
+        for base in self.scope.bases:
+            found = self.type(base)
+            if not isinstance(found, Type):
+                return None
+            if (inner := look(found)) is not None:
+                return inner
+        return None
+
     def all_member_type(self, of: Type, name: str) -> Value:
         struct = self.all._structs.get(of.name)
         if struct is None:
@@ -361,13 +374,7 @@ class _Here:
         if name in struct.aliases:
             code = struct.aliases[name]
             return None if code is None else here.type(code)
-        for base in struct.bases:
-            found = here.type(base)
-            if not isinstance(found, Type):
-                return None
-            if (inner := self.all_member_type(found, name)) is not None:
-                return inner
-        return None
+        return here.of_bases(partial(self.all_member_type, name=name))
 
     def member(self, of: Type, name: str) -> Value:
         """The value of a constant of a struct."""
@@ -393,13 +400,7 @@ class _Here:
                 return None
         if name in struct.functions or name in struct.hidden:
             return None
-        for base in struct.bases:
-            found = here.type(base)
-            if not isinstance(found, Type):
-                return None
-            if (inner := self.member(found, name)) is not None:
-                return inner
-        return None
+        return here.of_bases(partial(self.member, name=name))
 
     def function(self, of: Type, name: str) -> tuple[Function, _Here] | None:
         struct = self.all._structs.get(of.name)
@@ -409,13 +410,7 @@ class _Here:
         if name in struct.functions:
             found = struct.functions[name]
             return None if found is None else (found, here)
-        for base in struct.bases:
-            inner = here.type(base)
-            if not isinstance(inner, Type):
-                return None
-            if (one := self.function(inner, name)) is not None:
-                return one
-        return None
+        return here.of_bases(partial(self.function, name=name))
 
     def name(self, name: str) -> Value:
         """The value of a name without a path."""

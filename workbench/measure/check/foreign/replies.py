@@ -54,7 +54,7 @@ class Context(Answer):
     calls: tuple[InlineCall, ...] = ()
 
 
-# How the message of an exception begins that leaves another grad mode behind than there was before the call.
+# A note in the trace of an exception that leaves another grad mode behind than there was before the call.
 LEAVES_GRAD_MODE = "(torch.is_grad_enabled() is changed)"
 
 

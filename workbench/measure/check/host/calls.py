@@ -81,7 +81,7 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
                 output = module(*xs)
             except Exception as error:
                 if torch.is_grad_enabled() != records:
-                    raise RuntimeError(f"{LEAVES_GRAD_MODE} {error}") from error
+                    error.add_note(LEAVES_GRAD_MODE)
                 raise
         _wait(device)
         facts = _facts(output)

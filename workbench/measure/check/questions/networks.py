@@ -475,7 +475,7 @@ def refuses(trial: TrialRun, small: Case, state: State) -> list[Question]:
         facts, _ = trial.candidate.call(how, values, state=state if trial.loads_state else None)
         said = f"It returns a {facts.type}"
     except Raised as error:
-        if error.message.startswith(LEAVES_GRAD_MODE):
+        if LEAVES_GRAD_MODE in error.trace:
             return [Question(key, ASKED[key], Answer.WARNED, "Yes, but it leaves torch.is_grad_enabled() changed: a program "
                              "that goes on after the exception trains without gradients, for example.",
                              "Change the grad mode in a with statement.", str(Status.MISMATCH))]
