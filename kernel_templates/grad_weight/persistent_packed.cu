@@ -49,7 +49,7 @@ smem_bytes = "Plan::SHARED_BYTES"
 wide_n = "Plan::WIDE > 0 ? Plan::WIDE_N : Plan::NARROW_N"
 */
 #include "families/persistent_packed/last_bias.cuh"
-#include "families/persistent_packed/packed_split.cuh"
+#include "families/persistent_packed/packed_grad_output.cuh"
 #include "families/persistent_wgmma/split_products.cuh"
 #include "families/persistent_wgmma/split_reduce.cuh"
 #include "hardware/wgmma_transposed.cuh"
@@ -223,13 +223,13 @@ template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
   using Plan = PackedSplitPlan<Layer, Tune>;
   const PackedSplitWork<Plan, Tune> work(sizes);
-  const long long own =
-      work.serves ? packed_bytes<PackedX<Layer, Tune>>(work.grid) + packed_bytes<PackedGy<Layer, Tune>>(work.grid) + work.slots() : 0;
+  using Gy = PackedGy<Layer, Tune>;
+  const long long own = work.serves ? packed_bytes<PackedX<Layer, Tune>>(work.grid) + packed_bytes<Gy>(work.grid) + work.slots() : 0;
   if constexpr (Tune::CHANNELS_LAST != 0) {
     const long long bias = last_bias_workspace(layer, sizes);
     return own > bias ? own : bias;
   } else {
-    return or_grad_bias(own, layer, sizes);
+    return or_grad_bias(work.serves && Layer::has_bias ? own + PackedGradOutput<Gy>::sum_bytes(work.grid) : own, layer, sizes);
   }
 }
 
@@ -251,8 +251,16 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
                                            Plan::SHARED_BYTES);
   if (error == cudaSuccess)
     error = launch_pack_units<X>(true, packed_tensor<X>(input, sizes.in_d, sizes.in_h, sizes.in_w), work.grid, x, stream);
-  if (error == cudaSuccess)
-    error = launch_pack_units<Gy>(false, packed_tensor<Gy>(grad_output, sizes.out_d, sizes.out_h, sizes.out_w), work.grid, gy, stream);
+  float* bias_sums = nullptr;
+  if (error == cudaSuccess) {
+    if constexpr (Tune::CHANNELS_LAST != 0) {
+      error = launch_pack_units<Gy>(false, packed_tensor<Gy>(grad_output, sizes.out_d, sizes.out_h, sizes.out_w), work.grid, gy, stream);
+    } else {
+      if (Layer::has_bias && grad_bias && PackedGradOutput<Gy>::sums_bias(sizes, work.grid))
+        bias_sums = reinterpret_cast<float*>(reinterpret_cast<char*>(partials) + work.slots());
+      error = PackedGradOutput<Gy>::pack(sizes, grad_output, work.grid, gy, bias_sums, stream);
+    }
+  }
   if (error != cudaSuccess) return error;
   const int blocks = work.works() < Tune::GRID ? work.works() : Tune::GRID;
   const char *packed_x = x, *packed_gy = gy;
@@ -268,5 +276,6 @@ cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* 
   }
   if (error != cudaSuccess) return error;
   if constexpr (Tune::CHANNELS_LAST != 0) return last_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
+  else if (bias_sums) return PackedGradOutput<Gy>::add_biases(work.grid, bias_sums, grad_bias, stream);
   else return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
 }

@@ -219,7 +219,7 @@ class _Guarded:
     def __init__(self, size: int, shift: int = 0) -> None:
         self.size, self.front = size, _GUARD + shift
         # A signalling NaN in float32: what a kernel makes of poison and writes there is a quiet one, and shows.
-        self._zone = torch.tensor([0x7FA5C0DE], dtype=torch.int32).repeat(self.front // 4).view(torch.uint8)
+        self._zone = torch.tensor([0x7FA5C0DE], dtype=torch.int32).repeat(self.front // 4 + 1).view(torch.uint8)[:self.front]
         self.bytes = torch.full((size + 2 * self.front,), _POISON, dtype=torch.uint8)
         self.bytes[:self.front] = self._zone
         self.bytes[self.front + size:] = self._zone

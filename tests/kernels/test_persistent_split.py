@@ -82,6 +82,31 @@ def test_packed_tensors_give_the_same(every: bool, tmp_path: Path) -> None:
             assert outcome.status == "OK", f"{work.layer} {one.config} {dtype}: {outcome.status} {outcome.text}"
 
 
+# How a run of stride_w neighbours begins: at an odd element, at an even one, in whole loads of 4 and 8, before the row; runs of
+# 3 and of 12; residues along D and H; a grad_output that reaches beyond all taps, so that packing does not meet it.
+PACK_WORK = [Workload(ConvTranspose(2, 24, 20, (4, 6), stride=2, padding=(0, 3)), 3, (5, 70)),
+             Workload(ConvTranspose(2, 9, 12, 3, stride=2, padding=1, output_padding=1), 2, (4, 40)),
+             Workload(ConvTranspose(2, 8, 17, 2, stride=2), 2, (3, 21)),
+             Workload(ConvTranspose(1, 16, 10, 16, stride=8, padding=4), 2, 40),
+             Workload(ConvTranspose(1, 16, 9, 12, stride=12, padding=4), 2, 30),
+             Workload(ConvTranspose(1, 8, 24, 5, stride=3, padding=1), 4, 90),
+             Workload(ConvTranspose(3, 8, 8, 3, stride=(2, 3, 2), padding=1, output_padding=(1, 2, 1)), 2, (3, 4, 6)),
+             Workload(ConvTranspose(1, 8, 8, 1, stride=4, output_padding=3), 2, 24)]
+
+
+def test_grad_output_is_packed_and_summed(tmp_path: Path) -> None:
+    """persistent_packed: with tensors that are aligned to 64 bytes, and to 2."""
+    variant = find("persistent_packed", "grad_weight", root=TEMPLATES)
+    works = [replace(work, dtype="bfloat16") for work in PACK_WORK]
+    members = [(candidate(variant, work, form="constant"), work) for work in works]
+    assert {str(why_not(one, sm=90)) for one, _ in members} == {"None"}
+    library = build_emulated([one for one, _ in members], tmp_path)
+    for one, work in members:
+        for shift in (0, 2):
+            outcome = run(library, one, work, values="integers", shift=shift)
+            assert outcome.status == "OK", f"{work.layer} {shift}: {outcome.status} {outcome.text}"
+
+
 # Rows that are no whole 16 bytes; residues that share a panel; a panel that only some taps meet; two warpgroups on one block of
 # channels; several tiles along both; four shifts; and so many positions that blocks share them.
 ROW_WORK = [*WORK[1:2], *WORK[4:10], WORK[11],
