@@ -26,34 +26,51 @@ struct PackedRuns {
   }
 };
 
-// N neighbours of a channel's row. `from` is where the first one is, `w` its column. `together`: PackedRuns serves the tensor.
-// All lanes of the warp call it.
+// N neighbours of a row in each of 8 channels, `apart` elements apart: run[i][c]. `from` is where the first one is, `w` its column.
+// The first `channels` exist. `together`: PackedRuns serves the tensor. All lanes of the warp call it.
+// All loads come before the first exchange: it waits for what it exchanges.
 template <class Gy, class Scalar, int N>
-__device__ __forceinline__ void load_packed_run(const Scalar* from, int w, int row, bool exists, bool together, Scalar (&run)[N]) {
+__device__ __forceinline__ void load_packed_runs(const Scalar* from, long long apart, int w, int row, int channels, bool together,
+                                                 Pack<Scalar, 8> (&run)[N]) {
   using Runs = PackedRuns<Gy>;
-  const auto one = [&](int i) { return exists && unsigned(w + i) < unsigned(row) ? guarded_load(from + i) : narrow<Scalar>(0.0f); };
+  const auto is_inside = [&](int c, int i) { return c < channels && unsigned(w + i) < unsigned(row); };
   if (Runs::LOAD == 1 || !together) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) run[i] = one(i);
+    for (int i = 0; i < N; ++i)
+#pragma unroll
+      for (int c = 0; c < 8; ++c) run[i].value[c] = is_inside(c, i) ? guarded_load(from + c * apart + i) : narrow<Scalar>(0.0f);
   } else if constexpr (Runs::PAIRS) {
-    unsigned pair = 0;
-    if (exists && unsigned(w + 1) < unsigned(row)) pair = *reinterpret_cast<const unsigned*>(from + 1);
-    const unsigned before = __shfl_up_sync(~0u, pair, 1);
-    const Pack<Scalar, 2> own = reinterpret_cast<const Pack<Scalar, 2>&>(pair);
-    const Pack<Scalar, 2> other = reinterpret_cast<const Pack<Scalar, 2>&>(before);
-    run[0] = threadIdx.x % 32 == 0 ? one(0) : exists && unsigned(w) < unsigned(row) ? other.value[1] : narrow<Scalar>(0.0f);
-    run[1] = own.value[0];
+    unsigned pair[8], first[8];
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      pair[c] = first[c] = 0;
+      if (is_inside(c, 1)) pair[c] = *reinterpret_cast<const unsigned*>(from + c * apart + 1);
+    }
+    if (threadIdx.x % 32 == 0) {
+#pragma unroll
+      for (int c = 0; c < 8; ++c)
+        if (is_inside(c, 0)) first[c] = *reinterpret_cast<const unsigned short*>(from + c * apart);
+    }
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      const unsigned before = __shfl_up_sync(~0u, pair[c], 1) >> 16;
+      const unsigned two = (threadIdx.x % 32 == 0 ? first[c] : is_inside(c, 0) ? before : 0) | pair[c] << 16;
+      const auto& value = reinterpret_cast<const Pack<Scalar, 2>&>(two);
+      run[0].value[c] = value.value[0], run[1].value[c] = value.value[1];
+    }
   } else {
     using Load = Pack<Scalar, Runs::WIDTH>;
 #pragma unroll
-    for (int i = 0; i < N; i += Runs::WIDTH) {
-      Load some;
+    for (int c = 0; c < 8; ++c)
 #pragma unroll
-      for (int e = 0; e < Runs::WIDTH; ++e) some.value[e] = narrow<Scalar>(0.0f);
-      if (exists && unsigned(w + i) < unsigned(row)) some = *reinterpret_cast<const Load*>(from + i);
+      for (int i = 0; i < N; i += Runs::WIDTH) {
+        Load some;
 #pragma unroll
-      for (int e = 0; e < Runs::WIDTH; ++e) run[i + e] = some.value[e];
-    }
+        for (int e = 0; e < Runs::WIDTH; ++e) some.value[e] = narrow<Scalar>(0.0f);
+        if (is_inside(c, i)) some = *reinterpret_cast<const Load*>(from + c * apart + i);
+#pragma unroll
+        for (int e = 0; e < Runs::WIDTH; ++e) run[i + e].value[c] = some.value[e];
+      }
   }
 }
 
@@ -81,14 +98,11 @@ __global__ void __launch_bounds__(PACKED_THREADS)
     const_loop<0, ceil_div(S, 8)>([&](auto eight) {  // planes, at most 8 at once
       constexpr int BEGIN = decltype(eight)::value * 8, N = S - BEGIN < 8 ? S - BEGIN : 8;
       Pack<Scalar, 8> value[N];
+      load_packed_runs<Gy>(first + BEGIN, tensor.volume, w + BEGIN, tensor.size[2], at.inside ? Gy::K - unit * 8 : 0, together, value);
 #pragma unroll
-      for (int c = 0; c < 8; ++c) {
-        Scalar run[N];
-        load_packed_run<Gy>(first + c * tensor.volume + BEGIN, w + BEGIN, tensor.size[2], at.inside && unit * 8 + c < Gy::K,
-                            together, run);
+      for (int i = 0; i < N; ++i)
 #pragma unroll
-        for (int i = 0; i < N; ++i) value[i].value[c] = run[i], sum[c] += widen(run[i]);
-      }
+        for (int c = 0; c < 8; ++c) sum[c] += widen(value[i].value[c]);
       if (place < grid.places) {
 #pragma unroll
         for (int i = 0; i < N; ++i) *reinterpret_cast<Pack<Scalar, 8>*>(to + 16 * (BEGIN + i) * grid.places) = value[i];
