@@ -114,43 +114,29 @@ def test_autocast_runs_the_kernels_of_its_type(folder: Path) -> None:
         assert ours.double()(x.double()).dtype == torch.float64 and len(launched) == 2
 
 
-def test_autocast_casts_parameters_once_as_pytorch_does(folder: Path) -> None:
-    """Until they change, and until its outermost context ends: PyTorch forgets its casts then, and sees no write through
-    `.data`."""
+def test_autocast_casts_what_a_parameter_is_at_each_call(folder: Path) -> None:
+    """Also after writes that PyTorch does not see, and for a layer that is called several times."""
     subject = loaded(folder, HALF)
     ours, theirs = pair(subject, 3, 4, 3, 2)
-    kept, once, x = subject.namespace["_casts"], subject.namespace["_cast_once"], torch.randn(2, 3, 9)
+    x = torch.randn(2, 3, 9)
 
     def agree() -> None:
         torch.testing.assert_close(ours(x), theirs(x), rtol=2e-2, atol=2e-2)
 
     with torch.autocast("cpu", torch.bfloat16):
         agree()
-        first = once(ours.weight, torch.bfloat16)
-        with torch.autocast("cpu", torch.bfloat16):
-            agree()
-        assert once(ours.weight, torch.bfloat16) is first and len(kept) == 2      # weight and bias
         for one in (ours, theirs):
             (one(x) + one(x)).float().sum().backward()
-            one.weight.grad, one.bias.grad = None, None
-            (one(x) + one(x)).float().sum().backward()
         torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=2e-2, atol=2e-2)
-        with torch.no_grad():
-            for one in (ours, theirs):
-                one.weight.mul_(-2)
+        for one in (ours, theirs):
+            one.weight.data.mul_(-2)
             torch.clear_autocast_cache()
-            assert not kept
+        agree()
+        with torch.no_grad():
             agree()
-            for one in (ours, theirs):
-                one.weight.add_(1)
-            assert torch.equal(once(ours.weight, torch.bfloat16), ours.weight.bfloat16())
-    assert not kept
     for one in (ours, theirs):
         one.weight.data.add_(1)
-    with torch.autocast("cpu", torch.bfloat16):
-        agree()
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-        assert once(ours.weight, torch.bfloat16) is not once(ours.weight, torch.bfloat16) and not kept
         agree()
 
 

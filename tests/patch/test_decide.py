@@ -32,7 +32,7 @@ from workbench.core.presets import preset
 from workbench.drive.exporting.recipe import Recipe
 from workbench.drive.patching import plots, text
 from workbench.drive.patching.choose import MOST_LIKELY, choose, distinct, likely
-from workbench.measure.patching.compare import Both, decided, in_turns, must_undo, timed_layer, whole
+from workbench.measure.patching.compare import Both, decided, in_turns, joined, must_undo, timed_layer, whole
 from workbench.measure.patching.step import Stepper
 
 from .test_replace import file_for
@@ -58,6 +58,28 @@ def test_a_layer_stays_where_it_is_faster_and_in_no_step_slower(times: dict[str,
     row = decided("up", times, keep)
     assert row.kept is kept and all(name in row.reason and p.verdict in row.reason for name, p in times.items())
     assert row.reason.startswith("In the model: ") or not kept or keep == RIGHT
+
+
+def test_a_layer_that_only_the_host_slows_down_is_decided_by_the_whole_model() -> None:
+    slow, fast = pairs("SLOWER", 0.8), pairs("FASTER", 1.6)
+    row = decided("up", {INFERENCE: fast, TRAINING: slow}, FASTER_ONLY, {INFERENCE: fast, TRAINING: fast})
+    assert row.behind_host and not row.kept and "SLOWER (0.80x)" in row.reason and "On the GPU alone" in row.reason
+    assert joined(row, {INFERENCE: pairs("SAME", 1.0), TRAINING: pairs("FASTER", 1.03)}).kept
+    for verdict, ratio in (("SAME", 1.0), ("UNSURE", 1.02), ("SLOWER", 0.98)):
+        left = joined(row, {INFERENCE: fast, TRAINING: pairs(verdict, ratio)})
+        assert not left.kept and f"{verdict} ({ratio:.2f}x)" in left.reason
+    for on_gpu in ({INFERENCE: fast, TRAINING: slow}, {INFERENCE: slow, TRAINING: fast}):
+        assert not decided("up", {INFERENCE: slow, TRAINING: slow}, FASTER_ONLY, on_gpu).behind_host
+    assert not decided("up", {INFERENCE: slow}, RIGHT, {INFERENCE: fast}).behind_host       # it is kept anyway
+
+
+def test_two_sets_of_layers_can_be_compared() -> None:
+    """The first state has some layers replaced, the second those and more."""
+    model = nn.Sequential(nn.ConvTranspose1d(3, 4, 3, 2), nn.ConvTranspose1d(4, 4, 3, 2))
+    both = Both(model, file_for(model), ["0", "1"], before=["0"])
+    for state, expected in ((both.patched, (True, True)), (both.original, (True, False)), (both.patched, (True, True))):
+        state()
+        assert tuple("forward" in vars(one) for one in model) == expected
 
 
 def test_all_is_undone_where_the_whole_step_is_slower() -> None:
@@ -90,7 +112,8 @@ def test_a_layer_and_a_whole_model_are_timed_with_the_kernels_and_without() -> N
     order = PatchOrder(ModelSource("a:b", train=True), "", {}, effort="quick")
     both = Both(model, file, ["0"])
     x = torch.randn(2, 3, 7)
-    times = timed_layer(model[0], LayerCall((2, 3, 7), "float32", "float32", "contiguous", True, 1), both, order)
+    times, on_gpu = timed_layer(model[0], LayerCall((2, 3, 7), "float32", "float32", "contiguous", True, 1), both, order)
+    assert on_gpu == {}
     assert set(times) == {INFERENCE, TRAINING} and used.count(True) > 20 and used.count(False) > 20
     used.clear()
     before = model[0].weight.detach().clone()

@@ -121,12 +121,14 @@ class Pairs:
 
 @dataclass(frozen=True)
 class TimedLayer:
-    """One instance, timed in the model's process on inputs of its own shapes. `kept`: whether the layer stays replaced."""
+    """One instance, timed in the model's process on inputs of its own shapes. `kept`: whether the layer stays replaced.
+    `behind_host`: it is not faster alone, but the GPU alone is: the whole model decides."""
 
     path: str
     kept: bool
     reason: str
     times: dict[str, Pairs] = field(default_factory=dict)      # INFERENCE, TRAINING
+    behind_host: bool = False
 
 
 @dataclass(frozen=True)

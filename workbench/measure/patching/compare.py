@@ -18,6 +18,7 @@ from ...core.orders import Emit, PatchOrder
 from ...core.patching import FASTER_ONLY, INFERENCE, TRAINING, LayerCall, Pairs, Patched, TimedLayer
 from ...core.replies import Event
 from ...core.verdict import FASTER, SLOWER, from_samples
+from ..clock.timing import Watch, measure_in_turns
 from ..pytorch.aten import channels_last
 from .drift import compare
 from .load import Loaded, guarded, load
@@ -43,7 +44,7 @@ def compared(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> 
     said: list[str] = []
     with _Warned(said), Stepper(model, loaded.args, loaded.kwargs, autocast=source.autocast, seed=source.seed) as stepper:
         try:
-            layers = _layers(loaded, file, order, emit)
+            layers = _with_those_behind_the_host(_layers(loaded, file, order, emit), stepper, file, order, emit)
             kept = [row.path for row in layers if row.kept]
             both = Both(model, file, kept)
             emit(Event("compare", "comparing outputs and gradients with the original"))
@@ -64,14 +65,16 @@ def compared(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> 
 
 
 class Both:
-    """One model in two states. `kept`: the paths that are patched in the second."""
+    """One model in two states. `kept`: the paths that are patched in the second; `before`: those that are in the first."""
 
-    def __init__(self, model: nn.Module, file: PatchFile, kept: Sequence[str]) -> None:
-        self.model, self._file, self._kept = model, file, kept
+    def __init__(self, model: nn.Module, file: PatchFile, kept: Sequence[str], before: Sequence[str] = ()) -> None:
+        self.model, self._file, self._kept, self._before = model, file, kept, before
         self.layers = [model.get_submodule(path) for path in kept]
 
     def original(self) -> None:
         self._file.unpatch(self.model)
+        if self._before:
+            self._file.patch(self.model, self._before)
 
     def patched(self) -> None:
         self._file.patch(self.model, self._kept)
@@ -87,21 +90,49 @@ def _layers(loaded: Loaded, file: PatchFile, order: PatchOrder, emit: Emit) -> l
     for number, path in enumerate(paths, 1):
         emit(Event("time", f"timing layer {number} of {len(paths)}: {path or 'the model itself'}"))
         one = partial(timed_layer, loaded.model.get_submodule(path), order.calls[path], Both(loaded.model, file, [path]), order)
-        times = guarded(one, f"The layer {path or 'that is the model'} fails when it is called alone")
+        alone, on_gpu = guarded(one, f"The layer {path or 'that is the model'} fails when it is called alone")
         file.unpatch(loaded.model)
-        rows.append(decided(path, times, order.keep))
+        rows.append(decided(path, alone, order.keep, on_gpu))
     return rows
 
 
-def decided(path: str, times: dict[str, Pairs], keep: str) -> TimedLayer:
-    """Whether the layer stays replaced: it is FASTER in the requested step (the training step, if there is one) and SLOWER in
-    none."""
+def _with_those_behind_the_host(layers: list[TimedLayer], stepper: Stepper, file: PatchFile, order: PatchOrder, emit: Emit
+                                ) -> list[TimedLayer]:
+    """A call of such a layer, alone, waits for the host. In a model the host may be ahead of the GPU. So the whole model is
+    timed with all of them beside those that stay anyway."""
+    kept, more = [row.path for row in layers if row.kept], [row.path for row in layers if row.behind_host]
+    if not more:
+        return layers
+    both = Both(stepper.model, file, [*kept, *more], before=kept)
+    times = guarded(lambda: whole(both, stepper, order, emit), "The model fails while it is timed")
+    file.unpatch(stepper.model)
+    return [joined(row, times) if row.behind_host else row for row in layers]
+
+
+def wins(times: dict[str, Pairs]) -> bool:
+    """FASTER in the requested step (the training step, if there is one) and SLOWER in none."""
     wanted = times.get(TRAINING) or times[INFERENCE]
-    slower = next((name for name, pairs in times.items() if pairs.verdict == SLOWER), "")
-    wins = wanted.verdict == FASTER and not slower
-    words = ", ".join(f"{name} {pairs.verdict} ({pairs.ratio:.2f}x)" for name, pairs in times.items())
-    reason = f"In the model: {words}." if wins else f"Not faster in the model: {words}."
-    return TimedLayer(path, wins or keep != FASTER_ONLY, reason, times)
+    return wanted.verdict == FASTER and all(pairs.verdict != SLOWER for pairs in times.values())
+
+
+def decided(path: str, times: dict[str, Pairs], keep: str, on_gpu: dict[str, Pairs] | None = None) -> TimedLayer:
+    """Whether the layer stays replaced, from its times alone. `on_gpu`: those without the host; empty if it does not matter."""
+    won, behind = wins(times), bool(on_gpu) and keep == FASTER_ONLY and wins(on_gpu or {})
+    reason = f"In the model: {_words(times)}." if won else f"Not faster in the model: {_words(times)}."
+    if on_gpu and not won:
+        reason = f"Not faster if the host's time counts: {_words(times)}. On the GPU alone: {_words(on_gpu)}."
+    return TimedLayer(path, won or keep != FASTER_ONLY, reason, times, behind_host=behind and not won)
+
+
+def joined(row: TimedLayer, times: dict[str, Pairs]) -> TimedLayer:
+    """The same layer after the whole model was timed with all layers that are `behind_host` and without them."""
+    won = wins(times)
+    told = "The whole model with all such layers" if won else "The whole model with all such layers is not faster"
+    return replace(row, kept=won, reason=f"{row.reason} {told}: {_words(times)}.")
+
+
+def _words(times: dict[str, Pairs]) -> str:
+    return ", ".join(f"{name} {pairs.verdict} ({pairs.ratio:.2f}x)" for name, pairs in times.items())
 
 
 def must_undo(times: dict[str, Pairs], keep: str) -> bool:
@@ -109,8 +140,9 @@ def must_undo(times: dict[str, Pairs], keep: str) -> bool:
     return keep == FASTER_ONLY and any(pairs.verdict == SLOWER for pairs in times.values())
 
 
-def timed_layer(module: nn.Module, call: LayerCall, both: Both, order: PatchOrder) -> dict[str, Pairs]:
-    """One layer alone on random inputs of its own shape, with its hooks."""
+def timed_layer(module: nn.Module, call: LayerCall, both: Both, order: PatchOrder) -> tuple[dict[str, Pairs], dict[str, Pairs]]:
+    """One layer alone on random inputs of its own shape, with its hooks. The second times are those of the GPU alone, if the
+    first do not win."""
     device = torch.device(order.source.device)
     x = torch.randn(call.shape, dtype=getattr(torch, call.input_dtype), device=device)
     if call.memory_format == CHANNELS_LAST:
@@ -131,17 +163,20 @@ def timed_layer(module: nn.Module, call: LayerCall, both: Both, order: PatchOrde
         torch.autograd.grad(output, [t for t in (x, *module.parameters()) if t.requires_grad], torch.ones_like(output),
                             allow_unused=True)
 
-    def turns(run: Callable[[], None]) -> Pairs:
-        return in_turns(run, run, device=device, effort=order.effort, between=(both.original, both.patched))
-
-    times = {INFERENCE: turns(inference)}
+    between = (both.original, both.patched)
+    times = {INFERENCE: in_turns(inference, inference, device=device, effort=order.effort, between=between)}
+    runs = {INFERENCE: inference}
     if order.source.train:
         x.requires_grad_(call.requires_grad)
         if any(t.requires_grad for t in (x, *module.parameters())):
-            times[TRAINING] = turns(training)
+            runs[TRAINING] = training
+            times[TRAINING] = in_turns(training, training, device=device, effort=order.effort, between=between)
         else:
             times[TRAINING] = times[INFERENCE]
-    return times
+    if device.type == "cpu" or wins(times):
+        return times, {}
+    return times, {name: on_gpu_in_turns(run, device=device, effort=order.effort, between=between)
+                   for name, run in runs.items()}
 
 
 def whole(both: Both, stepper: Stepper, order: PatchOrder, emit: Emit) -> dict[str, Pairs]:
@@ -210,6 +245,16 @@ def in_turns(original: Callable[[], object], patched: Callable[[], object], *, d
     verdict = from_samples(samples[1], samples[0], paired=True)
     theirs, ours = (sorted(taken)[len(taken) // 2] for taken in samples)
     return Pairs(theirs, ours, verdict.value, verdict.low, verdict.high, str(verdict.verdict), len(samples[0]))
+
+
+def on_gpu_in_turns(run: Callable[[], None], *, device: torch.device, effort: str,
+                    between: tuple[Callable[[], object], Callable[[], object]]) -> Pairs:
+    """The same without the host: a call is queued before the GPU begins it."""
+    watches = [Watch(before=lambda prepare=prepare: (prepare(), None)[1]) for prepare in between]
+    theirs, ours = measure_in_turns([run, run], device=str(device), effort=effort, cold_l2=False, watches=watches)
+    verdict = from_samples(ours.samples, theirs.samples, paired=True)
+    return Pairs(theirs.timing.median_ms, ours.timing.median_ms, verdict.value, verdict.low, verdict.high, str(verdict.verdict),
+                 len(ours.samples))
 
 
 def _timed(run: Callable[[], object], repeats: int, device: torch.device) -> float:
