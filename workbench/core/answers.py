@@ -56,9 +56,12 @@ _NOT_ASKED = ("autocast", "other dtypes than the given one and float64", "torch.
               "inputs that the reference refuses, except too many channels", "arguments of forward by their names",
               "attributes that are set later",
               "arguments that the reference's constructor does not have", "outputs of many calls that are all in use",
+              "hundreds of calls", "inputs whose sign is only noted (x.conj().imag)", "parameters far larger than drawn ones",
               "parametrizations of other modules than a layer", "hooks of the part that owns the weight",
               "derivatives of values exactly at a kink", "whole numbers above 2^31",
-              "on the CPU, CUDA blocks that change one value without an atomic or a memory fence", "several streams at once",
+              "on the CPU, CUDA blocks that change one value without an atomic or a memory fence",
+              "on the CPU, memory of the host that a kernel gets, and memory of a GPU that the host gets",
+              "several streams at once",
               "warp functions with a mask of lanes that do not call them", "whether the file recognises a check")
 
 

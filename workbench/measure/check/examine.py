@@ -174,9 +174,10 @@ class Examination:
             return True
 
     def _layouts(self, small: Case, gradients: bool) -> None:
-        self._others("noncontiguous", [replace(small, layout="strided", name="an input with strides"),
-                                       *([replace(small, layout="channels_last", name="an input in channels_last")]
-                                         if small.shapes and len(small.shapes[0]) in (4, 5) else [])], gradients)
+        one = small.setting.layer and cases.changed(small, {"in_channels": 1, "groups": 1})
+        of = {"channels_last": small if small.shapes and len(small.shapes[0]) in (4, 5) else None, "loose": one}
+        self._others("noncontiguous", [replace(case, layout=layout, name=name) for layout, name in cases.LAYOUTS.items()
+                                       if (case := of.get(layout, small))], gradients)
         self._others("batch_one", [cases.with_batch(small, 1, "batch 1")], gradients)
 
     # -- before any value ---------------------------------------------------------------------------------------
@@ -472,8 +473,7 @@ class Examination:
 
     def _answer(self, key: str, outcome: Outcome, about: str, yes: str) -> None:
         if problem := outcome.problem(about):
-            if about in ("values", "gradient_values") and self.first_wrong is None:
-                self.first_wrong = outcome
+            self.first_wrong = self.first_wrong or (outcome if about in ("values", "gradient_values") else None)
             self._fail(key, problem, prefix="No. ")
         else:
             self._pass(key, yes)

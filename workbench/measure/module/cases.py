@@ -49,7 +49,8 @@ def cases(workload: Workload, arguments: Arguments) -> list[ModuleCase]:
 def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     """The same values in another layout (a copy), or the tensor itself when it is to be contiguous. `part_of_batch`,
     `part_of_channels`, `crop`: a part of a larger tensor. `shifted`: dense, and begins one element behind an address where new
-    memory begins. `reversed`: the last dimension has the largest stride."""
+    memory begins. `reversed`: the last dimension has the largest stride. `loose`: dimensions of size 1 have stride 1, as after
+    permute; the tensor is contiguous all the same."""
     if layout == "channels_last":
         return channels_last(tensor)
     if layout in ("part_of_batch", "part_of_channels"):
@@ -65,6 +66,8 @@ def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
         return wide[(..., *(slice(1, -2) for _ in range(dims)))] if dims else tensor
     if layout == "shifted":
         return torch.cat([tensor.new_ones(1), tensor.reshape(-1)])[1:].view(tensor.shape)
+    if layout == "loose":
+        return tensor.as_strided(tensor.shape, [1 if n == 1 else s for n, s in zip(tensor.shape, tensor.stride(), strict=True)])
     if layout == "reversed":
         order = tuple(reversed(range(tensor.dim())))
         return tensor.permute(order).contiguous().permute(order)

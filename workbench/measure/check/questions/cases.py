@@ -40,6 +40,8 @@ _BATCHES = (67, 131, 263, 521, 1031)   # primes: a file that computes so many sa
 # A long row: its positions do not fit into 16 bits with sign, its outputs not into 16 bits. Its values; at most so many bytes.
 _FAR_IN, _FAR_OUT, _MOST_FAR, _FAR_BYTES = (1 << 15) + 333, (1 << 16) + 165, 1 << 20, 64 << 20
 _LONG_SIDE, _LONG_SEQUENCE = 1100, 2100
+LAYOUTS = {"strided": "an input with strides", "channels_last": "an input in channels_last",
+           "loose": "one channel, whose stride is 1"}
 _FAR_S = 1.0   # seconds that such a row may take, as a shorter one shows
 
 
@@ -195,12 +197,12 @@ def arguments(given: Case, parameters: list[str], defaults: dict[str, Default]) 
         yield from _generic_arguments(given, defaults)
         return
     layer = given.setting.layer
-    s, p, d, k = layer.stride, layer.padding, layer.dilation, layer.kernel_size
+    s, p, k = layer.stride, layer.padding, layer.kernel_size
     many, co = _CHANNELS * layer.in_channels // layer.groups + 5, layer.out_channels // layer.groups
     changes: list[Change] = [
         {"stride": 1, "output_padding": 0}, {"stride": tuple(v + 1 for v in s)}, {"stride": 2}, {"stride": 3},
         {"padding": 0}, {"padding": tuple(v + 1 for v in p)}, {"dilation": 1, "output_padding": 0},
-        {"dilation": tuple(v + 1 for v in d)}, {"kernel_size": tuple(v + 1 for v in k)}, {"kernel_size": 1},
+        {"dilation": tuple(v + 1 for v in layer.dilation)}, {"kernel_size": tuple(v + 1 for v in k)}, {"kernel_size": 1},
         {"bias": not layer.bias}, {"in_channels": 6, "out_channels": 4, "groups": 2, "bias": True},
         {"in_channels": 5, "out_channels": 3, "groups": 1}, {"in_channels": 4, "out_channels": 4, "groups": 4},
         {"in_channels": many, "out_channels": max(1, min(co + 3, _MOST_CHANNELS // many)), "groups": 1},
@@ -216,7 +218,10 @@ def arguments(given: Case, parameters: list[str], defaults: dict[str, Default]) 
         {"in_channels": 4, "out_channels": 8, "groups": 4, "kernel_size": 2, "stride": 1, "padding": 0, "dilation": 3,
          "output_padding": 0, "bias": True},
         {"kernel_size": 1, "stride": 2, "output_padding": 1, "padding": 0, "bias": not layer.bias},
-        {"stride": 1, "padding": 1, "dilation": 3, "output_padding": 0, "bias": not layer.bias}, *_usual(layer)]
+        {"stride": 1, "padding": 1, "dilation": 3, "output_padding": 0, "bias": not layer.bias},
+        {"stride": 1, "dilation": 2, "output_padding": 1},
+        *({"kernel_size": 3, "stride": stride[:layer.dims], "dilation": dilation[:layer.dims], "padding": 1,
+           "output_padding": 0} for stride, dilation in (((2, 3, 2), (3, 2, 3)), ((1, 2, 1), (2, 2, 2)))), *_usual(layer)]
     seen = set()
     for change in changes:
         change = {key: change[key] for key in parameters if key in change}
