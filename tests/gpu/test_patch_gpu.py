@@ -48,8 +48,9 @@ def test_no_model_gets_slower_and_none_drifts(runner: Runner, name: str, train: 
     print(report_text(report))
     assert not report.wrong and not report.emulated
     step = TRAINING if train else INFERENCE
-    for row in report.kept:
-        assert row.verdict == "FASTER" and all(pairs.verdict != "SLOWER" for pairs in row.times.values())
+    for row in report.kept:      # alone, or if only the host's time is against it, in the whole model
+        assert "The whole model with all such layers" in row.reason or (
+            row.verdict == "FASTER" and all(pairs.verdict != "SLOWER" for pairs in row.times.values()))
     if report.kept:
         assert all(pairs.verdict != "SLOWER" for pairs in report.times.values())
         drift = report.drift[step]

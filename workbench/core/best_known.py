@@ -125,7 +125,7 @@ def ranked(direction: str, workload: Workload, precision: str, arch: str, *, var
     `precision` names the class; with `exact` only entries that compute in this precision count. With `variant` only the entries
     of that variant count. An entry of a layer without bias also counts for the layer with bias. The order: entries for `arch`
     before those of older GPUs; entries with the workload's bias setting before others; entries with its memory format before
-    others; the nearest number of positions; the least time.
+    contiguous ones; the nearest number of positions; the least time.
     """
     sm = sm_of(arch)
     for entry in entries_of(direction, workload, class_of(precision), sm, file=file):
@@ -146,7 +146,8 @@ def entries_of(direction: str, workload: Workload, precision_class: str, sm: int
     layer = without_bias(str(workload.layer))
     known = load(file) if file else [*tuned(), *load()]
     there = [e for e in known if e.direction == direction and e.dtype == workload.dtype
-             and e.precision_class == precision_class and without_bias(e.layer) == layer and sm_of(e.arch) <= sm]
+             and e.precision_class == precision_class and without_bias(e.layer) == layer and sm_of(e.arch) <= sm
+             and e.memory_format in (CONTIGUOUS, workload.memory_format)]
     own = (workload.batch, tuple(workload.input_size), workload.memory_format)
     return sorted(there, key=lambda e: (
         not (e.tuned and sm_of(e.arch) == sm and (e.batch, e.input_size, e.memory_format) == own),
