@@ -340,3 +340,56 @@ def test_at_effort_quick_one_gradient_alone_is_asked_after_the_times(wrong: bool
     assert keys.index("left_alone") < keys.index("times") < keys.index("some_gradients") and ("modes" in keys) != wrong
     keys = [q.key for q in checked(text, effort="quick", time=False).questions]
     assert keys.index("two_calls") < keys.index("some_gradients") < keys.index("left_alone") < keys.index("times")
+
+
+@pytest.mark.parametrize(("name", "key", "words"), [
+    ("own_forms_of_arguments", "forms", ("With all arguments by name it raises TypeError", "With lists instead of tuples it ",
+                                         "With whole numbers of NumPy it raises TypeError",
+                                         "Where torch's default dtype is float64 its weight is float32")),
+    ("not_quite_a_layer", "interface", ("Its forward does not take output_size.", "It has no method reset_parameters().",
+                                        "Without a bias it has no attribute bias.", "print(module) raises an exception.")),
+    ("short_way_to_forward", "interface", ("parameters() returns no iterator", "hooks that are registered for all modules"))])
+def test_each_part_of_the_interface_of_a_layer_is_named(checked, name: str, key: str, words: tuple[str, ...]) -> None:
+    report = checked(modules()[name], reference=LAYER)
+    seen = report.question(key).seen
+    assert failed(report) == {} and all(one in seen for one in words), seen
+
+
+@pytest.mark.parametrize("forward", ["self, x", "self, x, **named"])
+def test_a_layer_with_a_constructor_of_its_own_is_not_asked_for_that_of_pytorch(checked, forward: str) -> None:
+    text = f"""
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, ci, co, k, stride=1, padding=0, output_padding=0, groups=1, bias=True, dilation=1):
+        super().__init__()
+        like = nn.ConvTranspose2d(ci, co, k, stride, padding, output_padding, groups, bias, dilation)
+        self.weight, self.like = like.weight, [like]
+        self.register_parameter("bias", like.bias)
+
+    def forward({forward}):
+        like = self.like[0]
+        like.weight, like.bias = self.weight, self.bias
+        return like({"x" if forward.endswith("x") else "x, **named"})
+"""
+    report = checked(text, reference=LAYER)
+    assert report.question("interface") is report.question("forms") is None, report.questions
+    assert any("output_size" in one for one in report.not_asked) is forward.endswith("x"), report.not_asked
+
+
+@pytest.mark.parametrize(("change", "key", "words"), [
+    ("self, ci, co, k, stride=1, padding=0, dilation=1, output_padding=0, groups=1, bias=True, padding_mode='zeros', "
+     "device=None, dtype=None):\n        super().__init__(ci, co, k, stride, padding, output_padding, groups, bias, dilation)",
+     "forms", "The order of its arguments is stride, padding, dilation, output_padding, "),
+    ("self, *given):\n        super().__init__(*given)\n\n    def to(self, *given, **named):\n"
+     "        super().to(*given, **named)", "constructs", "It raises TypeError: to() returns NoneType, not the module."),
+    ("self, *given):\n        super().__init__(*given)\n\n    def named_parameters(self, *given, **named):\n"
+     "        for name, value in super().named_parameters(*given, **named):\n"
+     "            yield name.replace('weight', 'kernel'), value", "state_dict",
+     "Its named_parameters() has kernel, its state_dict and the reference have weight.")],
+    ids=["another order", "to() returns nothing", "other names"])
+def test_a_wrong_constructor_has_its_own_cause_in_the_report(checked, change: str, key: str, words: str) -> None:
+    text = f"import torch\nfrom torch import nn\n\n\nclass ModelNew(nn.ConvTranspose2d):\n    def __init__({change}\n"
+    report = checked(text, reference=LAYER)
+    assert words in report.question(key).seen and "pipe" not in report.headline, report.questions

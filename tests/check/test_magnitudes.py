@@ -160,7 +160,7 @@ def test_operands_of_few_values_may_have_larger_errors_in_tf32(tmp_path, roundin
     with trial_of(file(rounding), workload_reference(SMALL)[0], tmp_path) as (trial, case):
         trial.of_float32, found = "tf32", []
         few = [*(c for c in cases.sizes(case) if c.name == "size 1"),
-               *(c for c in cases.arguments(case, trial.parameters, trial.defaults) if c.name == "kernel_size=1")]
+               *(c for c in cases.arguments(case, trial) if c.name == "kernel_size=1")]
         for seed in (1, 37):
             trial.generator.manual_seed(seed)
             found += [trial.run(one).problem("values", "gradient_values") for one in few]

@@ -54,7 +54,7 @@ _NOT_ASKED = ("autocast", "other dtypes than the given one and float64", "torch.
               "memory that is never freed", "how often memory is allocated", "another rounding mode of the processor",
               "several devices", "sizes and arguments far above the given ones",
               "inputs that the reference refuses, except too many channels", "arguments of forward by their names",
-              "attributes that are set later",
+              "attributes that are set later", "words for the constructor that the reference's text does not compare",
               "arguments that the reference's constructor does not have", "outputs of many calls that are all in use",
               "hundreds of calls", "inputs whose sign is only noted (x.conj().imag)", "parameters far larger than drawn ones",
               "parametrizations of other modules than a layer", "hooks of the part that owns the weight",

@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -34,10 +35,11 @@ from .clock.ladder import LADDER, why_left_out
 from .examine import Examination
 from .foreign import confine, requests
 from .foreign.process import Ended, ForeignProcess, Limits, Raised, kill_orphans
-from .foreign.replies import InlineCall, Loaded, Structure
-from .party import Party
+from .foreign.replies import InlineCall, Loaded, Made, Structure
+from .host.module import INTERFACE
+from .party import Construction, Party, by_name, unlike
 from .progress import Progress
-from .questions.cases import Case, Setting, setting_of
+from .questions.cases import Case, Setting, changed, few_channels, positional, setting_of
 from .questions.drawn import Drawn
 from .text import cuda_sources, reached
 from .text.build_question import build_question, no_compiler
@@ -49,6 +51,17 @@ _MANY_VALUES = 1 << 22    # bytes of x and the output; fewer are sent fast enoug
 # before timed calls, the smaller one the truth. Measured on an H200, the questions take 69 bytes besides the windows, and the
 # times take more. `_OPEN`: how many windows are open at a time.
 _WINDOWS, _WINDOW_MORE, _OPEN = ((16, 112), (8, 80)), 64 << 20, 3
+
+_SEED_OF_FORMS = 48
+_OF_DIMENSIONS = ("kernel_size", "stride", "padding", "output_padding", "dilation")
+_RESETS = "reset_parameters()"
+_NO_ITERATOR = "{0}() returns no iterator: next(module.{0}()) raises an exception."
+_OF_INTERFACE = {   # see `host.module.interface`
+    ":bias": ("Without a bias it has no attribute bias. PyTorch's layer has None there.", "Register bias as None."),
+    ":repr": ("print(module) raises an exception.", "Correct extra_repr or __repr__."),
+    ":hooks": ("It does not run hooks that are registered for all modules.", "Do not override __call__."),
+    **{f":{name}": (_NO_ITERATOR.format(name), f"Do not override {name}.")
+       for name in ("parameters", "named_parameters", "buffers", "modules", "children")}}
 
 
 def check(order: CheckOrder, emit: Emit, begun: Begun) -> Checked:
@@ -148,6 +161,7 @@ class _Check:
                          dtype=next((str(x.dtype).removeprefix("torch.") for x in given if x.is_floating_point()), "float32"))
         trial.given, trial.parameters = given, list(reference.loaded.parameters)
         trial.defaults, trial.numbers = reference.loaded.defaults, reference.numbers
+        trial.words = reached.words(self.order.reference)
         beside = self._beside(trial, case)
         if built.answer is Answer.PASSED:
             if setting.layer is None:
@@ -156,7 +170,8 @@ class _Check:
             trial.takes_size = reference.loaded.takes_size and self.candidate.load().takes_size
             options = reference.loaded.not_given(len(given) + len(ast.literal_eval(reference.numbers)))
             self._options(options)
-            left = tuple(n for n in options if n != "output_size" or not trial.takes_size)
+            left = tuple(n for n in options if n != "output_size")
+            left += ("output_size",) * (reference.loaded.takes_size and not trial.takes_size)
             self.progress.known = replace(self.progress.known, options=left)
             trial.convolves = reference.convolves
             if not trial.convolves:
@@ -166,6 +181,8 @@ class _Check:
             self.progress.known = replace(self.progress.known, declared=less)
             Examination(trial, case, self.progress, emulated=emulated, timed=self.order.time, effort=self.order.effort,
                         beside=beside).run()
+            if trial.candidate.drawn and not trial.candidate.given_up:
+                self.questions += [*_interface(trial, case), *_forms(trial, case)]
             answers = {q.key: q.answer for q in self.questions}
             if Answer.FAILED not in answers.values() and answers.get("values") is Answer.PASSED:
                 self.candidate.note_what_ran()
@@ -268,7 +285,8 @@ class _Check:
     def _options(self, options: tuple[str, ...]) -> None:
         """Warn of options of the reference's forward that get_inputs() does not give and the file's forward does not have. No
         calls with these options are made."""
-        if lacks := [n for n in options if n not in self.candidate.load().options]:
+        ours = self.candidate.load()
+        if lacks := [n for n in options if n not in ours.options and not (n == "output_size" and ours.takes_size)]:
             self.questions.append(Question(
                 "options", "Takes the options of forward?", Answer.WARNED, "No. Its forward lacks the option "
                                                                            f"{', '.join(lacks)} of the reference's "
@@ -350,3 +368,66 @@ class _Check:
             for key, text in (("stream", "Runs on the current stream?"), ("memory", "Memory against PyTorch's?"),
                               ("compile", "torch.compile, CUDA graph?")):
                 self.questions.append(Question(key, text, Answer.SKIPPED, "Needs a GPU."))
+
+
+def _interface(trial: TrialRun, case: Case) -> list[Question]:
+    """A warning if the file's module lacks what other code may use of the reference. A layer is made without a bias."""
+    ours, theirs = trial.candidate.load(), trial.reference.load()
+    without = changed(case, {"bias": False}) if theirs.as_layer and case.setting.layer is not None else None
+    how = replace(trial.how(without or case), form=INTERFACE)
+    lacks = []
+    if theirs.takes_size and ours.as_layer and not ours.takes_size and "output_size" not in theirs.options:
+        lacks.append(("Its forward does not take output_size. That of PyTorch's layer does.", "Add output_size to forward."))
+    with suppress(Raised, Ended):
+        there, has = trial.reference.make(how)[0].has, trial.candidate.make(how)[0].has
+        own = {n.removesuffix("()") for n in has}
+        for name in there:
+            if name.endswith("()") and name[:-2] not in own and (name != _RESETS or ours.as_layer >= theirs.as_layer):
+                lacks.append((f"It has no method {name}. The reference has one.", f"Add {name}."))
+            elif name in _OF_INTERFACE and name not in has and (name != ":bias" or ours.as_layer):
+                lacks.append(_OF_INTERFACE[name])
+    return [_warning("interface", "Has the interface of the reference?", lacks)] if lacks else []
+
+
+def _forms(trial: TrialRun, case: Case) -> list[Question]:
+    """A warning if a file that stands for nn.ConvTranspose does not take its arguments by name, as lists or as NumPy's whole
+    numbers, or does not take torch's default dtype. Of other files KernelBench gives the arguments by position."""
+    if not (trial.candidate.load().as_layer and trial.reference.load().as_layer) or case.setting.layer is None \
+            or case.setting.arguments:
+        return []
+    small = (few_channels(case) or case).setting
+    lists = replace(small, keywords=tuple((n, list(getattr(small.layer, n)) if n in _OF_DIMENSIONS else v)
+                                          for n, v in small.keywords))
+    own = trial.candidate.load().parameters
+    said, one, other = [], [n for n in trial.parameters if n in own], [n for n in own if n in trial.parameters]
+    if one != other:
+        said.append((f"The order of its arguments is {', '.join(other)}. That of PyTorch's layer is {', '.join(one)}.",
+                     "Take the arguments in the order of nn.ConvTranspose."))
+    for words, setting, form, advice in (
+            ("With all arguments by name", small, "", "Name the constructor's arguments as nn.ConvTranspose does."),
+            ("With lists instead of tuples", lists, "", "Take a list as a tuple."),
+            ("With whole numbers of NumPy", small, "numpy", "Do not test for int: a whole number of NumPy is none."),
+            ("Where torch's default dtype is float64", small, "float64", "Leave dtype None, which stands for the default.")):
+        given = setting if words.startswith("With all") else positional(setting, trial.parameters, trial.defaults)
+        how = Construction(*given.texts, seed=_SEED_OF_FORMS, form=form)
+        with suppress(Raised, Ended):   # of the reference
+            facts, values = trial.reference.make(how)
+            try:
+                if wrong := _other_state(facts.names, values, *trial.candidate.make(how)):
+                    said.append((f"{words} {wrong}", advice))
+            except Raised as error:
+                said.append((f"{words} it raises {error.sentence}.", advice))
+    return [_warning("forms", "Takes arguments in other forms?", said)] if said else []
+
+
+def _other_state(names: Sequence[str], values: list[torch.Tensor], ours: Made, own: list[torch.Tensor]) -> str:
+    if wrong := unlike(names, values, ours.names, own):
+        return f"it has another state. {wrong}"
+    return next((f"its {n} is {str(b.dtype).removeprefix('torch.')}, the reference's is {str(a.dtype).removeprefix('torch.')}."
+                 for n, a, b in zip(names, values, by_name(names, ours.names, own), strict=True) if a.dtype != b.dtype), "")
+
+
+def _warning(key: str, asked: str, said: list[tuple[str, str]]) -> Question:
+    """`said`: what is wrong, and what to do."""
+    return Question(key, asked, Answer.WARNED, f"No. {' '.join(one for one, _ in said)}",
+                    " ".join(dict.fromkeys(advice for _, advice in said)), str(Status.MISMATCH))

@@ -23,7 +23,7 @@ _KEPT = 4   # draws: a case makes two or three
 @dataclass(frozen=True)
 class Construction:
     """Constructor arguments as Python literals, and what has to be known to make the same module again. `numbers`, `options`
-    and `draws`: of each call, see `requests.Make`."""
+    and `draws`: of each call, see `requests.Make`. `form`: of the construction."""
 
     arguments: str = "[]"
     keywords: str = "{}"
@@ -32,6 +32,7 @@ class Construction:
     numbers: str = "{}"
     options: str = "{}"
     draws: int = 0
+    form: str = ""
 
 
 class Party:
@@ -89,7 +90,7 @@ class Party:
         self._count += 1
         name = f"m{self._count}"
         asked = requests.Make(name, how.arguments, how.keywords, how.seed, how.dtype, how.numbers, how.options,
-                              how.draws)
+                              how.draws, how.form)
         answer = self.process.ask(asked, limit_s=max(60.0, self.process.limits.call_s), doing="the module was constructed")
         self._made[how] = name
         self.drawn = {**dict(list(self.drawn.items())[1 - _KEPT:]), how: answer}

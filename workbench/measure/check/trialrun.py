@@ -22,8 +22,8 @@ from .foreign.process import Ended, Raised
 from .foreign.replies import Default, NoTensor, Output
 from .party import Construction, Party
 from .questions import drawn
-from .questions.cases import Case, Setting, fill, of_rectifier, positional
-from .questions.drawn import Drawn
+from .questions.cases import Case, Setting, positional
+from .questions.drawn import Drawn, fill, of_rectifier
 from .text.advice import advice_for_call, status_of
 
 State = tuple[Sequence[str], list[torch.Tensor]]
@@ -114,6 +114,7 @@ class TrialRun:
         self.numbers = "{}"               # inputs that are no tensors; see `requests.Make`
         self.parameters: list[str] = []   # of the reference's constructor
         self.defaults: dict[str, Default] = {}   # of those parameters whose defaults are known
+        self.words: dict[str, tuple[str, ...]] = {}   # what the reference's text compares them with
         self.convolves = False   # whether the reference does, in a layer of PyTorch's
         self.explained: Callable[[TrialRun, Outcome], bool] = lambda trial, outcome: False  # see `magnitudes`
         self.declared = ""       # the precision that the file declares for float32

@@ -73,8 +73,9 @@ class Told(Answer):
 @dataclass(frozen=True)
 class Loaded(Answer):
     """`parameters` of the class's constructor, and the `defaults` of those that are numbers, texts or whole numbers in a tuple.
-    `options`: the parameters of forward that have a default value, if the file itself defines it. `takes_size`: forward has the
-    parameter output_size. `required`: how many of its parameters have no default value, if the file itself defines it."""
+    `options`: the parameters of forward that have a default value, if the file itself defines it. `takes_size`: forward takes
+    output_size by name. `required`: how many of its parameters have no default value, if the file itself defines it.
+    `as_layer`: it stands for nn.ConvTranspose itself, because it is a subclass or has the constructor's device and dtype."""
 
     parameters: tuple[str, ...]
     defaults: dict[str, Default]
@@ -84,6 +85,7 @@ class Loaded(Answer):
     options: tuple[str, ...] = ()
     takes_size: bool = False
     required: int = 0
+    as_layer: bool = False
 
     def not_given(self, inputs: int) -> tuple[str, ...]:
         """The options that a call with so many inputs leaves out."""
@@ -137,7 +139,7 @@ class Structure(Answer):
 class Made(Answer):
     """`names` of the state, whose tensors come with it; `parameters`: those that require a gradient. `after`: the states of the
     random number generators after the construction. `buffers`; `frozen`: parameters that require no gradient. `assigns`:
-    load_state_dict takes assign=True."""
+    load_state_dict takes assign=True. `has`: see `host.module.interface`."""
 
     names: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -147,6 +149,7 @@ class Made(Answer):
     buffers: tuple[str, ...]
     frozen: tuple[str, ...]
     assigns: bool
+    has: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

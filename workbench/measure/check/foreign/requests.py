@@ -113,7 +113,7 @@ class Give(Request[Given]):
 class Make(Request[Made]):
     """Construct a module under a seed and keep it under this name. `arguments`, `keywords`: as Python writes them. `numbers`:
     place -> value of the inputs that are no tensors; each call gets them. `options`: keyword arguments of each call.
-    `draws`: each call begins under this seed, unless it is 0."""
+    `draws`: each call begins under this seed, unless it is 0. `form`: see `host.module.in_form`."""
 
     op = "make"
     answer = Made
@@ -125,6 +125,7 @@ class Make(Request[Made]):
     numbers: str = "{}"
     options: str = "{}"
     draws: int = 0
+    form: str = ""
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Made, kinds: list[Kind]) -> None:
         count(kinds, len(answer.names))
@@ -180,8 +181,7 @@ class Call(OfModule[Output | NoTensor]):
         if isinstance(answer, NoTensor) is (answer.type == "Tensor"):
             raise NotTheProtocol("the answer to call has a wrong value in the field type")
         if isinstance(answer, NoTensor):
-            count(kinds, 0)
-            return
+            return count(kinds, 0)
         inputs = [(x.dtype, tuple(x.shape)) for x in sent[:self.inputs]] if self.echo else []
         count(kinds, 1 + len(inputs) + gradients_there(self.gradients, answer))
         if (DTYPES.get(answer.dtype), answer.shape) != kinds[0]:

@@ -51,16 +51,20 @@ from ..foreign.wire import Tensors, pack, receive_blocking
 from . import calls, habits, load, networks
 from .lines import FILE, Recorder
 from .module import (
+    INTERFACE,
     BeforeCalls,
     Settings,
     arguments_of,
     begin_with,
     convolves,
+    in_form,
+    interface,
     is_the_layer,
     kinds,
     other_random_states,
     random_states,
     settings_now,
+    stands_for_layer,
     structure,
     takes_assign,
     tells_of_keys,
@@ -143,7 +147,7 @@ class Host:
         defaults = {p.name: p.default for p in signature.parameters.values() if _is_known(p.default)}
         options, required = _options(self.cls)
         return Loaded(tuple(named), defaults, tuple(self.loaded.calls), round(_monotonic() - begin, 2),
-                      self.loaded.own_export, options, _takes_size(self.cls), required), []
+                      self.loaded.own_export, options, _takes_size(self.cls), required, stands_for_layer(self.cls)), []
 
     def give(self, request: requests.Give, tensors: Tensors) -> tuple[Given, Tensors]:
         """The results of get_init_inputs() and get_inputs() of a reference, each called under the seed."""
@@ -164,10 +168,12 @@ class Host:
         arguments, keywords = ast.literal_eval(request.arguments), ast.literal_eval(request.keywords)
         other_random_states(self.device)
         begin_with(request.seed)
-        module = self.cls(*arguments, **keywords)
+        with in_form(request.form, arguments, keywords) as (arguments, keywords):
+            made = self.cls(*arguments, **keywords)
         after = random_states(self.device)
-        module = module.to(device=self.device, dtype=getattr(torch, request.dtype)) if request.dtype else \
-            module.to(self.device)
+        module = made.to(device=self.device, dtype=getattr(torch, request.dtype)) if request.dtype else made.to(self.device)
+        if isinstance(made, torch.nn.Module) and not isinstance(module, torch.nn.Module):
+            raise TypeError(f"to() returns {type(module).__name__}, not the module")
         if options := ast.literal_eval(request.options):
             module.register_forward_pre_hook(lambda _, args, given: (args, {**given, **options}), with_kwargs=True)
         if (numbers := ast.literal_eval(request.numbers)) or request.draws:
@@ -175,8 +181,9 @@ class Host:
         self.modules[request.module] = module
         names, values = the_state(module)
         wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
+        has = interface(module, as_layer=stands_for_layer(self.cls)) if request.form == INTERFACE else ()
         return Made(tuple(names), wanted, structure(module), convolves(module), after, *kinds(module),
-                    takes_assign(module)), values
+                    takes_assign(module), has), values
 
     def ask_layer(self, request: requests.AskLayer, tensors: Tensors) -> tuple[IsTheLayer, Tensors]:
         return IsTheLayer(is_the_layer(self.modules[request.module], request.structure,
@@ -247,7 +254,8 @@ def _options(cls: Any) -> tuple[tuple[str, ...], int]:
 
 def _takes_size(cls: Any) -> bool:
     try:
-        return "output_size" in inspect.signature(cls.forward).parameters
+        there = inspect.signature(cls.forward).parameters
+        return "output_size" in there or any(p.kind is p.VAR_KEYWORD for p in there.values())
     except (AttributeError, TypeError, ValueError):
         return False
 

@@ -5,14 +5,17 @@ system."""
 from __future__ import annotations
 
 import gc
+import importlib
 import inspect
 import os
 import random
 import signal
 import sys
 import threading
+import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 from zlib import crc32
 
@@ -26,6 +29,7 @@ from ..foreign.replies import Structure
 
 _CLASSES = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 _SAME = 1e-9  # relative L2, of float64
+INTERFACE = "interface"   # the form of a construction that asks for it
 
 # Environment variables that a right file sets, or that torch sets, to build an extension.
 _OF_BUILDS = ("TORCH", "PYTORCH", "TRITON", "CUDA", "NVCC", "KINETO")
@@ -111,9 +115,11 @@ def structure(module: nn.Module) -> Structure | None:
         dims = next((d for cls, d in _CLASSES.items() if isinstance(layer, cls)), None)
         own = {f"{name}.{of}".lstrip(".") for of in ("weight", "bias") if getattr(layer, of, None) is not None}
         if dims and names == own:
-            return Structure(name, dims, layer.in_channels, layer.out_channels, tuple(layer.kernel_size), tuple(layer.stride),
-                             tuple(layer.padding), tuple(layer.output_padding), layer.groups, layer.bias is not None,
-                             tuple(layer.dilation))
+            sizes = (tuple(map(int, values)) for values in (
+                layer.kernel_size, layer.stride, layer.padding, layer.output_padding, layer.dilation))
+            kernel, stride, padding, output_padding, dilation = sizes   # a file may have put other numbers there
+            return Structure(name, dims, int(layer.in_channels), int(layer.out_channels), kernel, stride, padding,
+                             output_padding, int(layer.groups), layer.bias is not None, dilation)
     return None
 
 
@@ -141,6 +147,85 @@ def is_the_layer(module: nn.Module, found: Structure, inputs: list[torch.Tensor]
 def convolves(module: nn.Module) -> bool:
     """Whether PyTorch may compute part of it in TF32 on a GPU, which by default it does for convolutions alone."""
     return any(isinstance(one, nn.modules.conv._ConvNd) for one in module.modules())
+
+
+def stands_for_layer(cls: Any) -> bool:
+    """Whether the class has the interface of nn.ConvTranspose: as its subclass, or by its constructor's device and dtype."""
+    if not isinstance(cls, type):
+        return False
+    return issubclass(cls, tuple(_CLASSES)) or {"device", "dtype"} <= inspect.signature(cls.__init__).parameters.keys()
+
+
+@contextmanager
+def in_form(form: str, arguments: Any, keywords: Any) -> Iterator[tuple[Any, Any]]:
+    """The arguments of a constructor that is called inside: with whole numbers of NumPy's ("numpy"), or where the default dtype
+    is float64 ("float64")."""
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if form == "float64" else usual)
+    try:
+        yield (_of_numpy(arguments), _of_numpy(keywords)) if form == "numpy" else (arguments, keywords)
+    finally:
+        torch.set_default_dtype(usual)
+
+
+def _of_numpy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _of_numpy(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_of_numpy, value))
+    return importlib.import_module("numpy").int64(value) if type(value) is int else value
+
+
+class _Ran(Exception):
+    """A hook ran."""
+
+
+def interface(module: nn.Module, *, as_layer: bool) -> tuple[str, ...]:
+    """What other code may use of a module. "name()": a public method that its class defines and does not itself use; of a layer
+    also reset_parameters. "name": anything else that can be called. ":name": see the code."""
+    own = [cls for cls in type(module).__mro__ if cls.__module__ == "model_file"]
+    used = {name for cls in own for one in vars(cls).values() for name in _names_in(getattr(one, "__code__", None))}
+    methods = {name for cls in own for name, one in vars(cls).items()
+               if inspect.isroutine(one) and name not in used} | ({"reset_parameters"} if as_layer else set())
+    found = [f"{n}()" if n in methods else n for n in dir(module) if not n.startswith("_") and not hasattr(nn.Module, n)
+             and _can_be_called(module, n)]
+    found += [":bias"] if as_layer and hasattr(module, "bias") else []
+    for name in ("parameters", "named_parameters", "buffers", "modules", "children"):
+        with suppress(Exception):   # foreign code
+            found += [f":{name}"] if hasattr(getattr(module, name)(), "__next__") else []
+    with suppress(Exception):
+        found += [":repr"] if isinstance(repr(module), str) else []
+    return (*found, *([":hooks"] if _runs_hooks_of_all(module) else []))
+
+
+def _can_be_called(module: nn.Module, name: str) -> bool:
+    try:
+        return callable(getattr(module, name, None))
+    except Exception:   # a property of foreign code
+        return False
+
+
+def _names_in(code: Any) -> Iterator[str]:
+    if isinstance(code, types.CodeType):
+        yield from code.co_names
+        for one in code.co_consts:
+            yield from _names_in(one)
+
+
+def _runs_hooks_of_all(module: nn.Module) -> bool:
+    """Whether a call runs a hook that is registered for all modules. The hook ends the call before forward."""
+    def hook(called: nn.Module, inputs: Any) -> None:
+        raise _Ran
+    handle = modules.register_module_forward_pre_hook(hook)
+    try:
+        module()
+    except _Ran:
+        return True
+    except Exception:   # foreign code
+        return False
+    finally:
+        handle.remove()
+    return False
 
 
 def random_states(device: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The cases of a check: the given size, other sizes, other constructor arguments; and the inputs of a case."""
+"""The cases of a check: the given size, other sizes, other constructor arguments."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ....core.errors import BadRequest
 from ....core.layer import ConvTranspose, Workload
 from ..foreign.replies import Default, Structure
+
+if TYPE_CHECKING:
+    from ..trialrun import TrialRun
 
 Change = dict[str, int | tuple[int, ...]]   # fields of a layer
 _SMALL = {1: 12, 2: 5, 3: 3}
@@ -33,7 +36,6 @@ _FAR_APART = 41              # stride: 41 times float32's 1 / 41 is below 1
 _MANY_TAPS, _MANY_CHANNELS, _FAR_TAPS = 261, 517, 139
 _WIDE = 11                   # taps of a square kernel; the inputs have as many positions, so that all taps reach one output
 _FEW, _OF_FEW = 64, 1.6   # values of an operand; see `Case.more`
-_NEAR = 0.02    # relative difference between nearly equal inputs
 _LONG, _MOST_LONG, _LONG_S = (1025, 4097), 1 << 17, 0.5   # columns; values of the inputs; seconds
 _MOST_TWICE = 1 << 20   # values of the inputs of a case of more than twice the given size; of a layer: products for a tap
 _BATCHES = (67, 131, 263, 521, 1031)   # primes: a file that computes so many samples at a time leaves a rest
@@ -188,14 +190,40 @@ def other_size(given: Case) -> list[Case]:
     layer, shape = small.setting.layer, small.workload.output_shape
     size = tuple(n - p + (p + 1 + place) % s for place, (n, p, s) in enumerate(
         zip(shape[2:], layer.output_padding, layer.stride, strict=True)))   # another step in each dimension
-    return [replace(small, options=(("output_size", size),), name=f"output_size={_short(size)}")]
+    return [replace(small, options=(("output_size", one),), name=f"output_size={_short(one)}")
+            for one in (size, (*shape[:2], *size))]   # as in output_size=x.size()
 
 
-def arguments(given: Case, parameters: list[str], defaults: dict[str, Default]) -> Iterator[Case]:
-    """Other constructor arguments, one change at a time, then several; only those the constructor has."""
+def arguments(given: Case, trial: TrialRun) -> Iterator[Case]:
+    """Other constructor arguments, one change at a time, then several; only those the constructor has. Last those without a
+    default value alone."""
     if given.setting.layer is None:
-        yield from _generic_arguments(given, defaults)
-        return
+        yield from _generic_arguments(given, trial)
+    else:
+        yield from _arguments_of_layer(given, trial.parameters)
+    if (case := _required_alone(given, trial)) is not None:
+        yield case
+
+
+def _required_alone(given: Case, trial: TrialRun) -> Case | None:
+    """Only the arguments that have no default value in the reference. None if no others are given, or if the file has no known
+    default values in their places: it may be made for calls with all arguments. A file that stands for nn.ConvTranspose needs
+    them."""
+    keywords, ours = dict(given.setting.keywords), trial.candidate.load()
+    others = [n for n in keywords if n in trial.defaults and n in trial.parameters]
+    known = [n for n in ours.parameters if n in ours.defaults]
+    places = [ours.parameters[trial.parameters.index(n):][:1] for n in others]
+    if not others or given.setting.arguments or not (ours.as_layer and trial.reference.load().as_layer) and not all(
+            one and one[0] in known for one in places):
+        return None
+    case: Case | None = given
+    if (layer := given.setting.layer) is not None:
+        case = changed(given, {n: v for n, v in trial.defaults.items() if n in trial.parameters and hasattr(layer, n)})
+    return case and replace(case, name="the default arguments", integers=False, setting=replace(
+        case.setting, keywords=tuple((n, v) for n, v in case.setting.keywords if n not in others)))
+
+
+def _arguments_of_layer(given: Case, parameters: list[str]) -> Iterator[Case]:
     layer = given.setting.layer
     s, p, k = layer.stride, layer.padding, layer.kernel_size
     many, co = _CHANNELS * layer.in_channels // layer.groups + 5, layer.out_channels // layer.groups
@@ -324,41 +352,6 @@ def with_batch(case: Case, batch: int, name: str) -> Case:
     return replace(case, shapes=shapes, name=name)
 
 
-def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
-    """Inputs of a case: whole numbers, or floats with the range of the given ones. Those of a layer are normal."""
-    found, how = [], {"generator": generator, "device": generator.device}
-    for place, (shape, dtype) in enumerate(zip(case.shapes, case.dtypes, strict=True)):
-        kind = getattr(torch, dtype)
-        example = given[place] if place < len(given) else torch.empty(0)
-        if case.integers:
-            values = torch.randint(1, 3, shape, **how) * (1 - 2 * torch.randint(0, 2, shape, **how))
-        elif not kind.is_floating_point:
-            low, high = (int(example.min()), int(example.max()) + 1) if example.numel() else (0, 2)
-            values = torch.randint(low, high, shape, **how)
-        elif case.setting.layer is None and example.numel() and float(example.min()) >= 0:  # a layer takes both signs
-            low, high = float(example.min()), float(example.max())
-            low = low if high > low else 0.0
-            values = low + (high - low) * torch.rand(shape, **how)
-        else:
-            values = torch.randn(shape, **how)
-        found.append(values.to(kind))
-    return found
-
-
-def of_rectifier(case: Case, grad_output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """With zeros, as in the gradient of a rectifier."""
-    kept = torch.randint(8, grad_output.shape, generator=generator, device=generator.device) != 0
-    if case.silent and kept.dim():
-        kept[:1] = False
-    return grad_output * kept
-
-
-def nearly(inputs: list[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
-    """Floats that differ by a small part."""
-    return [(x * (1 + _NEAR * (2 * torch.rand(x.shape, generator=generator, device=x.device) - 1))).to(x.dtype)
-            if x.is_floating_point() else x for x in inputs]
-
-
 def _generic_sizes(given: Case) -> Iterator[Case]:
     shapes = tuple((*s[:-2], s[-1], s[-2]) if len(s) > 1 and s[-2:] == given.shapes[0][-2:] else s for s in given.shapes)
     if shapes != given.shapes and sum(map(prod, shapes)) <= _MOST_TWICE:
@@ -454,14 +447,14 @@ def _long_rows(given: Case) -> Iterator[Case]:
         yield replace(given, shapes=shapes, name=f"last dimension {_FAR_OUT}", long=True, far=True)
 
 
-def _generic_arguments(given: Case, defaults: dict[str, Default]) -> Iterator[Case]:
+def _generic_arguments(given: Case, trial: TrialRun) -> Iterator[Case]:
     """One argument at a time, then two whole numbers or switches together; what the reference does not accept is left out."""
     if given.setting.arguments:
         return
     there = dict(given.setting.keywords)
-    everything = [*there.items(), *((k, v) for k, v in defaults.items() if k not in there)]
+    everything = [*there.items(), *((k, v) for k, v in trial.defaults.items() if k not in there)]
     for name, value in everything:
-        for other in _other_values(value):
+        for other in _other_values(value, trial.words.get(name, ())):
             keywords = tuple({**there, name: other}.items())
             yield replace(given, setting=replace(given.setting, keywords=keywords), name=f"{name}={other}")
     options = {name: not value if isinstance(value, bool) else value + 1 for name, value in everything
@@ -472,9 +465,9 @@ def _generic_arguments(given: Case, defaults: dict[str, Default]) -> Iterator[Ca
                       name=", ".join(f"{name}={options[name]}" for name in pair))
 
 
-def _other_values(value: Any) -> list[Any]:
+def _other_values(value: Any, words: Sequence[str]) -> list[Any]:
     """Whole numbers one up or one down, fractions clearly up or halved, switches the other way; a tuple with one number one up;
-    the other words of the sets that have a word."""
+    the other words of the sets that have a word, and these `words`."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -482,7 +475,8 @@ def _other_values(value: Any) -> list[Any]:
     if isinstance(value, float):
         return [value + 0.25, value / 2]
     if isinstance(value, str):
-        return [*dict.fromkeys(word for words in _WORDS if value in words for word in words if word != value)]
+        return [*dict.fromkeys(word for some in (words, *_WORDS) if some is words or value in some for word in some
+                               if word != value)]
     if isinstance(value, tuple) and all(type(n) is int for n in value):
         return [(*value[:d], n + 1, *value[d + 1:]) for d, n in enumerate(value[:_MOST_ENTRIES])]
     return []

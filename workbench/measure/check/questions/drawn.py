@@ -3,10 +3,10 @@
 A file has to be right for such inputs only. They may be symmetric matrices, sorted offsets or rows that sum to 1. Other sizes
 are cut out of them if this property stays; else they are not asked.
 
-Also: how far right gradients may be from float64 because a derivative jumps, as that of a rectifier or a maximum does. Of many
-values some are so near a jump that float32 rounds them to its other side. A right gradient is then not float64's. Only the
-reference in float64 is asked: for its gradients at inputs and parameters that differ by a few times the error of the output. If
-these gradients do not differ, rounding does not explain an error.
+Also: inputs of a layer, which the judge draws. And how far right gradients may be from float64 because a derivative jumps, as
+that of a rectifier or a maximum does. Of many values some are so near a jump that float32 rounds them to its other side. A
+right gradient is then not float64's. Only the reference in float64 is asked: for its gradients at inputs and parameters that
+differ by a few times the error of the output. If these gradients do not differ, rounding does not explain an error.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Draw = Callable[[int], list[torch.Tensor]]
 _SAME, _ROUGHLY = 1e-9, 0.1   # largest relative L2 distance of two results: both in float64; of two dtypes
+_NEARLY = 0.02          # relative difference between nearly equal inputs
 _NEAR = 1e-5            # of a matrix that is symmetric but for rounding, of sums that are 1
 _DRAWS = 24     # a value within rounding of a jump changes its side in nearly half of them
 _TIMES = 4.0    # roundings inside are larger than the error of the output, in which many of them cancel
@@ -226,6 +227,41 @@ def _tolerance(x: torch.Tensor) -> float:
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
+    """Inputs of a case: whole numbers, or floats with the range of the given ones. Those of a layer are normal."""
+    found, how = [], {"generator": generator, "device": generator.device}
+    for place, (shape, dtype) in enumerate(zip(case.shapes, case.dtypes, strict=True)):
+        kind = getattr(torch, dtype)
+        example = given[place] if place < len(given) else torch.empty(0)
+        if case.integers:
+            values = torch.randint(1, 3, shape, **how) * (1 - 2 * torch.randint(0, 2, shape, **how))
+        elif not kind.is_floating_point:
+            low, high = (int(example.min()), int(example.max()) + 1) if example.numel() else (0, 2)
+            values = torch.randint(low, high, shape, **how)
+        elif case.setting.layer is None and example.numel() and float(example.min()) >= 0:  # a layer takes both signs
+            low, high = float(example.min()), float(example.max())
+            low = low if high > low else 0.0
+            values = low + (high - low) * torch.rand(shape, **how)
+        else:
+            values = torch.randn(shape, **how)
+        found.append(values.to(kind))
+    return found
+
+
+def of_rectifier(case: Case, grad_output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """With zeros, as in the gradient of a rectifier."""
+    kept = torch.randint(8, grad_output.shape, generator=generator, device=generator.device) != 0
+    if case.silent and kept.dim():
+        kept[:1] = False
+    return grad_output * kept
+
+
+def nearly(inputs: list[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
+    """Floats that differ by a small part."""
+    return [(x * (1 + _NEARLY * (2 * torch.rand(x.shape, generator=generator, device=x.device) - 1))).to(x.dtype)
+            if x.is_floating_point() else x for x in inputs]
 
 
 def unequal(trial: TrialRun, how: Construction) -> str:

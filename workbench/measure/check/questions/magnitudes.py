@@ -33,7 +33,7 @@ from ..foreign.process import Ended, Raised
 from ..host.tf32 import DOWN, ROUNDINGS
 from ..host.tf32 import UP as UPWARDS
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
-from . import cases
+from . import cases, drawn
 
 UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below the normal numbers of float16
 _SAME = 1e-9        # of float64
@@ -93,7 +93,7 @@ def near(trial: TrialRun, first: Outcome) -> Outcome | None:
     if trial.drawn is None or not any(trial.drawn.structures):
         with contextlib.suppress(NotForReference):
             return trial.run(replace(first.case, integers=False), state=first.state, gradients=first.grad_output is not None,
-                             values=cases.nearly(first.inputs, trial.generator))
+                             values=drawn.nearly(first.inputs, trial.generator))
     return None
 
 

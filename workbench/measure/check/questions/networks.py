@@ -68,6 +68,11 @@ def wrong_state(trial: TrialRun, how: Construction, reference: tuple[Made, list[
                 ) -> tuple[str, str] | None:
     """What is wrong with a state whose names and shapes are right, and what to do. `ours`: of the file."""
     theirs, values = reference
+    missing, others = ([n for n in a.parameters if n not in b] for a, b in ((theirs, ours.parameters), (ours, theirs.names)))
+    if missing and others:
+        trial.loads_state = False   # its gradients have other names, too
+        return f"Its named_parameters() has {others[0]}, its state_dict and the reference have {missing[0]}.", \
+            "Give the parameters the reference's names in the module, too, by submodules of these names."
     if said := _of_another_kind(theirs, ours):
         return said, "Register parameters and buffers as the reference does, and freeze what it freezes."
     said = _state_inside(trial, how, (theirs.names, values))
@@ -230,7 +235,6 @@ class OfNetworks(OtherCalls):
                  for there, part in ((usual, truth), (usual, own))]
         return self._compared([*those, (words, replace(self.first, expected=named[0], own=named[1]),
                                         dict(zip(facts.first, results[count:], strict=True)))])
-
 
     def in_training(self) -> list[Question]:
         """What a training loop does before or between calls."""

@@ -193,6 +193,8 @@ _RULES = (
     rule(r"^RecursionError", "End the recursion: {here} calls itself again and again."),
     rule(r"cannot assign (?:module|parameter)s? before Module.__init__", "Call super().__init__() first in __init__."),
     rule(r"^TypeError: (\w+) is not an nn\.Module$", "Write class {0}(nn.Module)."),
+    rule(r"^TypeError: (\w+)\(\) returns \w+, not the module", "Return self from {0}()."),
+    rule(r"in loading state_dict", "Make the same parameters as the reference for the same arguments."),
     rule(r"missing the required \"forward\" function", "Define forward, with the arguments of the reference's."),
     rule(r"must implement either the backward or vjp", "Define a static method backward in the autograd.Function."),
     rule(r"must implement the forward function|You must implement the forward",

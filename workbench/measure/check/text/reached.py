@@ -24,6 +24,7 @@ from .build_question import in_the_file
 KEY, ASKED = "reached", "Did every part of it run?"
 _MOST_PARTS = 1000     # of CUDA
 _LONGEST = 60    # of a quoted line
+_MOST_WORDS = 6   # of an argument of a reference
 # A compiler makes other code objects of functions, which are not recorded.
 _COMPILERS = {"jit", "script", "vmap", "custom_op", "register_kernel", "register_fake"}
 # Lines that test for errors, or choose a dtype.
@@ -32,6 +33,27 @@ _ONLY_SHOWN = ("extra_repr", "__repr__", "__str__")
 _OF_FUNCTIONS = ("forward", "backward", "setup_context", "jvp", "vmap")
 _Spot = tuple[tuple[int, int], tuple[int, int]]   # (line, column) of the begin and of the end
 _SOURCES = ("cuda_sources", "cpp_sources")
+
+
+def words(text: str) -> dict[str, tuple[str, ...]]:
+    """Name -> the words with which the text of a reference compares it, or by which it chooses something: an argument of the
+    constructor may have other ones of these."""
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Compare):
+            about, those = [node], [node]
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Dict):
+            about, those = [node.slice], node.value.keys
+        elif isinstance(node, ast.Match):
+            about, those = [node.subject], [case.pattern for case in node.cases]
+        else:
+            continue
+        names = {n.id if isinstance(n, ast.Name) else n.attr for one in about for n in ast.walk(one)
+                 if isinstance(n, ast.Name | ast.Attribute)}
+        for name in names:
+            found.setdefault(name, []).extend(n.value for one in those if one is not None for n in ast.walk(one)
+                                              if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    return {name: tuple(dict.fromkeys(there))[:_MOST_WORDS] for name, there in found.items() if there}
 
 
 @dataclass(frozen=True)
