@@ -1,6 +1,6 @@
 """Facts about a module inside the foreign process: its arguments, its state, and which layer it is. And the settings that a
 file can change for all modules of its process: torch's switches, hooks, functions and threads, and those of Python and the
-system."""
+system. Beside them a hook and a parametrization of the judge's."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from ..foreign.replies import Structure
 
 _CLASSES = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 _SAME = 1e-9  # relative L2, of float64
+_ALONE = 2    # users of the memory of one tensor: the tensor, and whoever counts
 
 # Environment variables that a right file sets, or that torch sets, to build an extension.
 _OF_BUILDS = ("TORCH", "PYTORCH", "TRITON", "CUDA", "NVCC", "KINETO")
@@ -51,6 +52,32 @@ class BeforeCalls:
             begin_with(self.draws)
         rest, count = iter(tensors), len(self.numbers) + len(tensors)
         return tuple(self.numbers[place] if place in self.numbers else next(rest) for place in range(count))
+
+
+class Times(nn.Module):
+    """A parametrization. Without gradients, its result lies in the memory of an earlier result that nobody has kept. In
+    PyTorch this may happen by chance."""
+
+    factor = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[torch.Tensor] = []
+
+    def forward(self, parameter: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return parameter * self.factor
+        place = next((p for p in self.places if (p.shape, p.dtype) == (parameter.shape, parameter.dtype) and _alone(p)), None)
+        if place is None:
+            place = torch.empty_like(parameter)
+            self.places.append(place)
+        place.copy_(parameter * self.factor)
+        return place.data   # as a new tensor, of version 0
+
+
+def _alone(tensor: torch.Tensor) -> bool:
+    """Whether no other tensor has this memory."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == _ALONE
 
 
 def begin_with(seed: int) -> None:

@@ -21,9 +21,8 @@ from ..foreign.replies import Habit
 from ..foreign.requests import Altered, AsTrained, Copied, InModes, Overwritten, Parametrized, SecondDerivative, TwoInstances
 from ..foreign.wire import Tensors
 from .habits import fresh_grads, named_gradients, only, overwrite, restore, sets_of, tensors_of
-from .module import BeforeCalls, begin_with, random_states
+from .module import BeforeCalls, Times, begin_with, random_states
 
-_ALONE = 2                     # users of the memory of one tensor: the tensor, and whoever counts
 _monotonic = time.monotonic    # taken before a foreign file may replace it
 _AGAIN = 4   # calls with one weight: another one may then lie where an earlier one lay
 _FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
@@ -93,7 +92,7 @@ def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensor
     factor, then the gradients for the last one. Each factor is used in several calls, whose weights lie in other memory. The
     largest difference between them is added to the first output."""
     (xs,), grad_outputs = sets_of(request, tensors, device)
-    times = _Times()
+    times = Times()
     owners = [(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in request.parameters]
     results: Tensors = []
     done: list[tuple[Any, str]] = []
@@ -437,29 +436,3 @@ def _saved(module: torch.nn.Module) -> torch.nn.Module:
 
 def _raises(*_: object) -> None:
     raise ArithmeticError
-
-
-class _Times(torch.nn.Module):
-    """A parametrization. Without gradients, its result lies in the memory of an earlier result that nobody has kept. In
-    PyTorch this may happen by chance."""
-
-    factor = 1.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.places: list[torch.Tensor] = []
-
-    def forward(self, parameter: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled():
-            return parameter * self.factor
-        place = next((p for p in self.places if (p.shape, p.dtype) == (parameter.shape, parameter.dtype) and _alone(p)), None)
-        if place is None:
-            place = torch.empty_like(parameter)
-            self.places.append(place)
-        place.copy_(parameter * self.factor)
-        return place.data   # as a new tensor, of version 0
-
-
-def _alone(tensor: torch.Tensor) -> bool:
-    """Whether no other tensor has this memory."""
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == _ALONE
