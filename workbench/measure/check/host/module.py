@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import gc
 import inspect
+import logging
+import multiprocessing
 import os
 import random
 import signal
@@ -32,6 +34,7 @@ _ALONE = 2    # users of the memory of one tensor: the tensor, and whoever count
 _OF_BUILDS = ("TORCH", "PYTORCH", "TRITON", "CUDA", "NVCC", "KINETO")
 _BY_NAME = {"MAX_JOBS", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "PATH", "LD_LIBRARY_PATH"}
 
+_FIRST_METHOD = multiprocessing.get_all_start_methods()[0]   # what a program has that sets none
 Settings = dict[str, object]
 _PLACES: dict[str, Any] = {
     "torch": torch, "torch.nn.functional": torch.nn.functional, "torch.nn.init": torch.nn.init, "torch.Tensor": torch.Tensor,
@@ -242,6 +245,8 @@ def _of_the_process() -> Settings:
         "the cores of the process": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
         "os.environ": {name: value for name, value in os.environ.items()
                        if name not in _BY_NAME and not name.startswith(_OF_BUILDS)},
+        "logging.disable": logging.root.manager.disable,
+        "multiprocessing.set_start_method": multiprocessing.get_start_method(allow_none=True) or _FIRST_METHOD,
         "sys.setrecursionlimit": sys.getrecursionlimit(),
         "signal handlers": {one: signal.getsignal(one) for one in signal.valid_signals()},
         "warnings.filters": {one[0] for one in warnings.filters if one[1] is None and one[3] is None and
