@@ -291,7 +291,7 @@ class InModes(AsTrained):
 @dataclass(frozen=True)
 class Overwritten(DailyUse):
     op = "overwritten"
-    parameters: bool = False   # these are overwritten, and not the inputs
+    of: str = "input"   # or "parameters", or "output": what is overwritten
 
 
 @dataclass(frozen=True)

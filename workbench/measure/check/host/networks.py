@@ -57,12 +57,15 @@ class _Round:
 
 
 def overwritten(module: torch.nn.Module, request: Overwritten, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The gradients, where the inputs, or the parameters, are changed in place between forward and backward. No answer where
-    autograd refuses."""
+    """The gradients, where the inputs, or the parameters, are changed in place between forward and backward. Or the output is,
+    which autograd records; grad_output is divided by its factor. No answer where autograd refuses."""
     (xs,), (grad_output,) = sets_of(request, tensors, device)
     wanted = tensors_of(module, request.gradients, xs)
     output = module(*xs)
-    changed: Tensors = [*module.parameters()] if request.parameters else [x for x in xs if x.is_floating_point()]
+    if request.of == "output":
+        there, grads = named_gradients(request.gradients, wanted, output.mul_(-2).add_(1), grad_output / -2)
+        return Habit(first=there), grads
+    changed: Tensors = [*module.parameters()] if request.of == "parameters" else [x for x in xs if x.is_floating_point()]
     kept = [x.detach().clone() for x in changed]
     try:
         with torch.no_grad():

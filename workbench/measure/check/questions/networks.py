@@ -39,8 +39,7 @@ _IN_TRAINING = {
     "without": "After a call that raised an exception", "backward": "After a backward that raised an exception",
     "rewritten": "For an input into which NumPy has written",
     "larger": "For a grad_output 8192 times larger, as a loss scaler makes it"}
-# A round is left out if this question failed, because the error would be reported twice. For example, an input of a module
-# with a backward hook is a view.
+# Left out if this question failed: the error would be reported twice. An input of a module with a backward hook is a view.
 _IF_RIGHT = {"hooks": "views", "many": "two_calls"}
 _WITHOUT_GRADIENTS = ("without", "rewritten")   # asked of a module without a backward, too
 _OUTPUT_ONLY = ("moved", "averaged", "rewritten", _EVAL)
@@ -138,16 +137,17 @@ class OfNetworks(OtherCalls):
     _changed: Callable[[], Outcome]
 
     def overwritten(self) -> list[Question]:
-        """Inputs, then parameters, that change before the backward. A file may raise an exception. If the reference raises one,
-        no code can depend on these gradients, so wrong ones are only a warning."""
+        """Inputs, parameters, or the output change before the backward. A file may raise an exception; if its output changes,
+        this is a warning where the reference raises none, and for a layer a failure: nn.ReLU(inplace=True) may follow. If the
+        reference raises one, no code can depend on these gradients, so wrong ones are only a warning."""
         names = self.first.names if self.first.grad_output is not None else []
         raises: list[bool] = []
 
-        def wrong_for(parameters: bool) -> str:
-            kind = partial(Overwritten, parameters=parameters)
+        def wrong_for(of: str) -> str:
+            kind = partial(Overwritten, of=of)
             request = partial(kind, inputs=len(self.first.inputs), gradients=tuple(names))
             given = [*self.first.inputs, self.first.grad_output]
-            said = f"Its {'parameters were' if parameters else 'input was'} changed in place before the backward"
+            said = f"Its {of} {'were' if of == 'parameters' else 'was'} changed in place before the backward"
             raises.clear()
             try:
                 facts, results = self.trial.reference.ask(request, self.trial.how(self.first.case), given, self.first.state)
@@ -157,17 +157,20 @@ class OfNetworks(OtherCalls):
                 raises.append(True)
             try:
                 facts, results = self._asked(kind, [self.first], gradients=names)
-            except Raised:
-                return ""
+            except Raised as error:
+                if of != "output" or raises:
+                    return ""
+                raises.extend([True] * (self.first.case.setting.layer is None))
+                return f"{said}, as by nn.ReLU(inplace=True). Then it raises {error.type}. The reference does not."
             if len(results) != len(facts.first):
                 return OTHER_COUNT
             return self._compared([(said, self.first, dict(zip(facts.first, results, strict=True)))])
 
         def wrong() -> str:
             asked, why = False, Not("")
-            for parameters in (False, True)[:1 + any(not n.startswith("input ") for n in names)]:
+            for of in ("input", *["parameters"][:any(not n.startswith("input ") for n in names)], "output"):
                 try:
-                    if said := wrong_for(parameters):
+                    if said := wrong_for(of):
                         return said
                     asked = True
                 except Not as error:
