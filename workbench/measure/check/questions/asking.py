@@ -212,15 +212,18 @@ class OtherCalls(Asking):
         return [] if question.answer is Answer.SKIPPED else [question.as_warning()]
 
     def _wrong_second(self, one: Outcome) -> str:
-        """What is wrong with the second derivatives at these inputs, and with the third ones of what is no layer: a layer has
-        none. Raises what the file raises, and `Not`."""
+        """What is wrong with the second derivatives at these inputs, and with the third ones: of a layer, which has none, those
+        of a layer and a tanh. Raises what the file raises, and `Not`."""
         if said := self._wrong_derivative(one, "second", ("parameters", "inputs")):
             return said
         with suppress(Not, Raised):
             if said := self._wrong_derivative(one, "second", ("frozen",)):
                 return f"If all parameters are frozen: {said}"
         with suppress(Not, Raised):
-            return self._wrong_derivative(one, "third", ("third",)) if one.case.setting.layer is None else ""
+            if one.case.setting.layer is None:
+                return self._wrong_derivative(one, "third", ("third",))
+            if said := self._wrong_derivative(one, "third", ("tanh",)):
+                return f"If a tanh follows: {said}"
         return ""
 
     def _wrong_derivative(self, one: Outcome, order: str, kinds: Sequence[str]) -> str:
