@@ -252,7 +252,7 @@ def _sum(parts: list[torch.Tensor]) -> torch.Tensor:
 def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """For each of `rounds`: do what a training loop does, then call the module. The results are its output and its gradients;
     the answer has their names. The last tensors are the new values of `parameters`. After each round the module is as it was
-    before. `buffers` of the answer: "a hook" if a backward hook ran."""
+    before. `buffers` of the answer: "a hook" if a backward hook ran; "others saved", see `_first_call`."""
     count = len(tensors) - len(request.parameters)
     values = dict(zip(request.parameters, (v.to(device) for v in tensors[count:]), strict=True))
     names: list[tuple[str, ...]] = []
@@ -262,8 +262,8 @@ def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, de
         with _as_it_was(module):
             there, found = _ROUNDS[one](_Round(module, request.gradients, *sets_of(request, tensors[:count], device), values,
                                                device))
-        ran += tuple(n for n in there if n == _HOOK)
-        names.append(tuple(n for n in there if n != _HOOK))
+        ran += tuple(n for n in there if n in (_HOOK, _OTHERS_SAVED))
+        names.append(tuple(n for n in there if n not in ran))
         results += found
     return Habit(buffers=ran, choices=tuple(names)), results
 
@@ -424,12 +424,49 @@ def _biased(this: _Round) -> tuple[tuple[str, ...], Tensors]:
         owner.bias = None
 
 
+def _converted(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """The network around the module is converted to float64, which calls no .to() of the module."""
+    dtype = next((x.dtype for x in this.sets[0] if x.is_floating_point()), torch.float32)
+    try:
+        torch.nn.Sequential(this.module, torch.nn.Identity()).double()
+        return (), [this.module(*(x.double() if x.is_floating_point() else x for x in this.sets[0])).detach().to(dtype)]
+    finally:
+        this.module.to(device=this.device, dtype=dtype)
+
+
+def _deterministic(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """Under torch.use_deterministic_algorithms(True), without the compiler, which that function imports."""
+    torch.set_deterministic_debug_mode("error")
+    try:
+        return this.called()
+    finally:
+        torch.set_deterministic_debug_mode("default")
+
+
+def _first_call(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """Two calls, of which the first is that of a new module. torch.utils.checkpoint takes the tensors that the second one saves
+    for those of the first, and stops where it has as many."""
+    saved: list[tuple[object, ...]] = []
+
+    def noted(one: torch.Tensor) -> torch.Tensor:
+        saved.append((one.shape, one.dtype, one.device))
+        return one
+    inputs = [x.detach().requires_grad_(x.is_floating_point()) for x in this.sets[0]]
+    with torch.autograd.graph.saved_tensors_hooks(noted, lambda one: one):
+        output = this.module(*inputs)
+        first = saved.copy()
+        saved.clear()
+        this.module(*inputs)
+    return (() if saved[:len(first)] == first else (_OTHERS_SAVED,)), [output.detach()]
+
+
 OF_NETWORKS = (overwritten, parametrized, as_trained, in_modes, copied, altered, second_derivative)
-_HOOK = "a hook"
+_HOOK, _OTHERS_SAVED = "a hook", "others saved"
 _ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
     "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed_in_eval,
     "hooks": _with_hooks, "without": _after_a_call_without, "backward": _after_a_backward, "rewritten": _rewritten,
-    "many": _many_forwards, "biased": _biased, "larger": lambda this: this.called(factor=_LARGER)}
+    "converted": _converted, "deterministic": _deterministic, "first": _first_call, "many": _many_forwards, "biased": _biased,
+    "larger": lambda this: this.called(factor=_LARGER)}
 
 
 @contextlib.contextmanager

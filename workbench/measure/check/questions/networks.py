@@ -60,6 +60,7 @@ _COPIES = {
     "copy": "A copy, after the original's parameters were set to zero", "saved": "What torch.save and torch.load give",
     "changed": "A copy whose parameters have changed in place"}
 OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
+_DETERMINISTIC = "Under torch.use_deterministic_algorithms(True)"
 _NO_HOOK = "It does not run backward hooks."
 
 
@@ -234,7 +235,6 @@ class OfNetworks(OtherCalls):
         return self._compared([*those, (words, replace(self.first, expected=named[0], own=named[1]),
                                         dict(zip(facts.first, results[count:], strict=True)))])
 
-
     def in_training(self) -> list[Question]:
         """What a training loop does before or between calls."""
         names = self.first.names if self.first.grad_output is not None else []
@@ -246,15 +246,23 @@ class OfNetworks(OtherCalls):
         def wrong() -> str:
             ran: list[str] = []
             said = self._as_trained(rounds, self.first, beside=self.second, ran=ran)
-            if said or ran or "hooks" not in rounds or self._collected is not None:
+            if said or self._collected is not None or (said := self._first_call_saves_others()):
                 return said
+            if ran or "hooks" not in rounds:
+                return self._deterministic()
             ask = partial(AsTrained, inputs=len(self.first.inputs), gradients=tuple(names), rounds=("hooks",))
             given = [*self.first.inputs, self.first.grad_output]
             theirs, _ = self.trial.reference.ask(ask, self.trial.how(self.first.case), given, self.first.state)
-            return _NO_HOOK if theirs.buffers else ""
+            return _NO_HOOK if theirs.buffers else self._deterministic()
         question = self._question("in_training", wrong, f"Yes: {'hooks, ' * bool(names)}exceptions, rewritten inputs"
                                   f"{', many forwards, larger gradients' * bool(names)}.")
+        if question.seen.startswith(f"No. {_DETERMINISTIC}"):
+            return [replace(question.as_warning(), advice="Use operations that PyTorch has in a deterministic form.")]
         return [question.as_warning() if question.seen.endswith(_NO_HOOK) else question]
+
+    def _deterministic(self) -> str:
+        said = self._as_trained({"deterministic": _DETERMINISTIC}, self.first)
+        return "" if "CUBLAS_WORKSPACE_CONFIG" in said else said   # cuBLAS needs this, whatever file calls it
 
     def copied(self) -> list[Question]:
         """A file that cannot be copied at all is not asked: a handle of an extension cannot."""
@@ -306,7 +314,7 @@ class OfNetworks(OtherCalls):
         return None
 
     def _in_all_modes(self, outcome: Outcome) -> tuple[str, bool]:
-        """What is wrong in all modes, after a change of the parameters in place; and whether there was time for all modes."""
+        """What is wrong in all modes, after a change of the parameters in place; whether there was time for all modes."""
         values = self._values(outcome) if outcome is not self.first else {}
         names = tuple(n for n in outcome.names if n.startswith("input ")) if outcome.grad_output is not None else ()
         rounds = [one for one in _ALL_MODES if self.first.state[0] or not one.endswith("frozen")]
