@@ -58,6 +58,8 @@ _NOT_ASKED = ("autocast", "other dtypes than the given one and float64", "torch.
               "arguments that the reference's constructor does not have", "outputs of many calls that are all in use",
               "parametrizations of other modules than a layer", "hooks of the part that owns the weight",
               "derivatives of values exactly at a kink", "whole numbers above 2^31",
+              "subclasses of tensors", "construction on the meta device", "memory that parameters share",
+              "how often the weight is read in a call", "another PYTHONHASHSEED", "python -O",
               "on the CPU, CUDA blocks that change one value without an atomic or a memory fence", "several streams at once",
               "warp functions with a mask of lanes that do not call them", "whether the file recognises a check")
 
