@@ -393,3 +393,41 @@ def test_a_wrong_constructor_has_its_own_cause_in_the_report(checked, change: st
     text = f"import torch\nfrom torch import nn\n\n\nclass ModelNew(nn.ConvTranspose2d):\n    def __init__({change}\n"
     report = checked(text, reference=LAYER)
     assert words in report.question(key).seen and "pipe" not in report.headline, report.questions
+
+
+SAVES_ITS_OUTPUT = """
+
+
+class Saved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        out = y + 0
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.reshape(ctx.saved_tensors[0].shape)
+
+
+class ModelNew(Right):
+    def forward(self, x):
+        return Saved.apply(super().forward(x))
+"""
+
+
+def test_a_saved_output_may_follow_any_module_but_a_layer(ask, ask_layer) -> None:
+    """Behind a layer nn.ReLU(inplace=True) is usual. Elsewhere the gradient may need the output."""
+    for asked, right, answer in ((ask, RIGHT, Answer.WARNED), (ask_layer, LAYER_RIGHT, Answer.FAILED)):
+        found = asked(right.replace("class ModelNew(", "class Right(") + SAVES_ITS_OUTPUT, "overwritten")["overwritten"]
+        assert found.answer is answer and "Its output was changed in place" in found.seen, found
+
+
+def test_what_the_import_of_a_file_changes_is_named(checked) -> None:
+    settings = ("random.seed(3)", "torch.manual_seed(3)", "logging.disable(30)",
+                "multiprocessing.set_start_method('spawn', True)")
+    text = "\n".join(("import logging, multiprocessing, random", RIGHT, *settings))
+    question = checked(text, reference=REFERENCE).question("settings")
+    assert question.answer is Answer.WARNED
+    assert question.seen == "No. It changes the random numbers of torch at its import, the random numbers of Python at its " \
+        "import, logging.disable, multiprocessing.set_start_method.", question

@@ -59,6 +59,8 @@ _NOT_ASKED = ("autocast", "other dtypes than the given one and float64", "torch.
               "hundreds of calls", "inputs whose sign is only noted (x.conj().imag)", "parameters far larger than drawn ones",
               "parametrizations of other modules than a layer", "hooks of the part that owns the weight",
               "derivatives of values exactly at a kink", "whole numbers above 2^31",
+              "subclasses of tensors", "construction on the meta device", "memory that parameters share",
+              "how often the weight is read in a call", "another PYTHONHASHSEED", "python -O",
               "on the CPU, CUDA blocks that change one value without an atomic or a memory fence",
               "on the CPU, memory of the host that a kernel gets, and memory of a GPU that the host gets",
               "several streams at once",

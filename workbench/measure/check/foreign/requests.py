@@ -291,7 +291,7 @@ class InModes(AsTrained):
 @dataclass(frozen=True)
 class Overwritten(DailyUse):
     op = "overwritten"
-    parameters: bool = False   # these are overwritten, and not the inputs
+    of: str = "input"   # or "parameters", or "output": what is overwritten
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ class Copied(AsTrained):
 @dataclass(frozen=True)
 class SecondDerivative(DailyUse):
     op = "second_derivative"
-    of: str = "inputs"   # or "frozen", or "parameters": of the gradients of these, too; or "third": of the second derivatives
+    of: str = "inputs"   # or "frozen", or "parameters": of the gradients of these, too; "third", "tanh": of second ones
 
 
 @dataclass(frozen=True)

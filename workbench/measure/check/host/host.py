@@ -98,6 +98,7 @@ class Host:
         self.loaded = load.Loads()
         self.batch = calls.Batches()
         self.settings: Settings = {}   # before the file was loaded
+        self.seeded: tuple[str, ...] = ()   # generators whose state the import of the file has changed
         self.lines = Recorder()
         self.window: Window | None = None   # through which large tensors come and go
 
@@ -128,10 +129,14 @@ class Host:
         begin = _monotonic()
         self.loaded.install(emulate=request.emulate)
         self.settings = settings_now()
+        other_random_states(self.device)
+        drawn = random_states(self.device)
         code = compile(text, FILE, "exec", dont_inherit=True)
         if request.record:
             self.lines.begin(code)
         exec(code, self.namespace)
+        now = random_states(self.device)
+        self.seeded = tuple(f"the random numbers of {one.split()[0]} at its import" for one in drawn if one not in now)
         if request.emulate:
             self.loaded.adopt_export(self.namespace, request.cache)
         name = request.class_name
@@ -202,7 +207,7 @@ class Host:
         """The habit `left`, which needs data that the host keeps."""
         found, results = habits.left(self.modules[request.module], request, tensors, self.device, self.settings)
         self.loaded.raise_what_cuda_says()
-        return replace(found, idle=self.loaded.idle), results
+        return replace(found, idle=self.loaded.idle, settings=(*self.seeded, *found.settings)), results
 
     def two_instances(self, request: requests.TwoInstances, tensors: Tensors) -> tuple[Habit, Tensors]:
         found = networks.two_instances(self.modules[request.module], self.modules[request.other], request, tensors, self.device)

@@ -1,12 +1,14 @@
 """Facts about a module inside the foreign process: its arguments, its state, and which layer it is. And the settings that a
 file can change for all modules of its process: torch's switches, hooks, functions and threads, and those of Python and the
-system."""
+system. Beside them a hook and a parametrization of the judge's."""
 
 from __future__ import annotations
 
 import gc
 import importlib
 import inspect
+import logging
+import multiprocessing
 import os
 import random
 import signal
@@ -30,11 +32,13 @@ from ..foreign.replies import Structure
 _CLASSES = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 _SAME = 1e-9  # relative L2, of float64
 INTERFACE = "interface"   # the form of a construction that asks for it
+_ALONE = 2    # users of the memory of one tensor: the tensor, and whoever counts
 
 # Environment variables that a right file sets, or that torch sets, to build an extension.
 _OF_BUILDS = ("TORCH", "PYTORCH", "TRITON", "CUDA", "NVCC", "KINETO")
 _BY_NAME = {"MAX_JOBS", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "PATH", "LD_LIBRARY_PATH"}
 
+_FIRST_METHOD = multiprocessing.get_all_start_methods()[0]   # what a program has that sets none
 Settings = dict[str, object]
 _PLACES: dict[str, Any] = {
     "torch": torch, "torch.nn.functional": torch.nn.functional, "torch.nn.init": torch.nn.init, "torch.Tensor": torch.Tensor,
@@ -55,6 +59,32 @@ class BeforeCalls:
             begin_with(self.draws)
         rest, count = iter(tensors), len(self.numbers) + len(tensors)
         return tuple(self.numbers[place] if place in self.numbers else next(rest) for place in range(count))
+
+
+class Times(nn.Module):
+    """A parametrization. Without gradients, its result lies in the memory of an earlier result that nobody has kept. In
+    PyTorch this may happen by chance."""
+
+    factor = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[torch.Tensor] = []
+
+    def forward(self, parameter: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return parameter * self.factor
+        place = next((p for p in self.places if (p.shape, p.dtype) == (parameter.shape, parameter.dtype) and _alone(p)), None)
+        if place is None:
+            place = torch.empty_like(parameter)
+            self.places.append(place)
+        place.copy_(parameter * self.factor)
+        return place.data   # as a new tensor, of version 0
+
+
+def _alone(tensor: torch.Tensor) -> bool:
+    """Whether no other tensor has this memory."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == _ALONE
 
 
 def begin_with(seed: int) -> None:
@@ -300,6 +330,8 @@ def _of_the_process() -> Settings:
         "the cores of the process": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
         "os.environ": {name: value for name, value in os.environ.items()
                        if name not in _BY_NAME and not name.startswith(_OF_BUILDS)},
+        "logging.disable": logging.root.manager.disable,
+        "multiprocessing.set_start_method": multiprocessing.get_start_method(allow_none=True) or _FIRST_METHOD,
         "sys.setrecursionlimit": sys.getrecursionlimit(),
         "signal handlers": {one: signal.getsignal(one) for one in signal.valid_signals()},
         "warnings.filters": {one[0] for one in warnings.filters if one[1] is None and one[3] is None and

@@ -21,14 +21,14 @@ from ..foreign.replies import Habit
 from ..foreign.requests import Altered, AsTrained, Copied, InModes, Overwritten, Parametrized, SecondDerivative, TwoInstances
 from ..foreign.wire import Tensors
 from .habits import fresh_grads, named_gradients, only, overwrite, restore, sets_of, tensors_of
-from .module import BeforeCalls, begin_with, random_states
+from .module import BeforeCalls, Times, begin_with, random_states
 
-_ALONE = 2                     # users of the memory of one tensor: the tensor, and whoever counts
 _monotonic = time.monotonic    # taken before a foreign file may replace it
 _AGAIN = 4   # calls with one weight: another one may then lie where an earlier one lay
 _FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
 _LARGER = 2.0**13   # factor of a grad_output
 _RECORDS = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+_STEP, _SLOPE = 1e-5, 1e-3   # by which inputs are moved; how far off the slope may then be
 _MODES_S = 3.0   # no further mode after so many seconds: a file may be compiled again in each
 
 
@@ -58,12 +58,15 @@ class _Round:
 
 
 def overwritten(module: torch.nn.Module, request: Overwritten, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The gradients, where the inputs, or the parameters, are changed in place between forward and backward. No answer where
-    autograd refuses."""
+    """The gradients, where the inputs, or the parameters, are changed in place between forward and backward. Or the output is,
+    which autograd records; grad_output is divided by its factor. No answer where autograd refuses."""
     (xs,), (grad_output,) = sets_of(request, tensors, device)
     wanted = tensors_of(module, request.gradients, xs)
     output = module(*xs)
-    changed: Tensors = [*module.parameters()] if request.parameters else [x for x in xs if x.is_floating_point()]
+    if request.of == "output":
+        there, grads = named_gradients(request.gradients, wanted, output.mul_(-2).add_(1), grad_output / -2)
+        return Habit(first=there), grads
+    changed: Tensors = [*module.parameters()] if request.of == "parameters" else [x for x in xs if x.is_floating_point()]
     kept = [x.detach().clone() for x in changed]
     try:
         with torch.no_grad():
@@ -93,7 +96,7 @@ def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensor
     factor, then the gradients for the last one. Each factor is used in several calls, whose weights lie in other memory. The
     largest difference between them is added to the first output."""
     (xs,), grad_outputs = sets_of(request, tensors, device)
-    times = _Times()
+    times = Times()
     owners = [(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in request.parameters]
     results: Tensors = []
     done: list[tuple[Any, str]] = []
@@ -199,27 +202,46 @@ def _touched(module: torch.nn.Module, request: Altered, tensors: Tensors, device
 def second_derivative(module: torch.nn.Module, request: SecondDerivative, tensors: Tensors, device: str
                       ) -> tuple[Habit, Tensors]:
     """The gradients of the sum of the squares of the gradients of all inputs, as a gradient penalty needs them; also that of
-    grad_output. "parameters": the gradients of these count, too. "third": of the second derivatives in place of the gradients.
+    grad_output. "parameters": the gradients of these count, too. "third": of the second derivatives in place of the gradients;
+    "tanh": the same for a module that a tanh follows, because a linear one alone has no third derivatives.
     "frozen": no parameter needs a gradient; where no derivative can be differentiated again, none comes back.
     Except for "inputs" the squares of each are divided by their sum, so that each has the same weight. The answer names those
-    that there are."""
+    that there are. In float64 none comes back that is wrong: PyTorch's third derivatives behind a batch norm are."""
     (xs,), (grad_output,) = sets_of(request, tensors, device)
-    frozen = request.of == "frozen"
+    frozen, third = request.of == "frozen", request.of in ("third", "tanh")
     names = (*(n for n in request.gradients if not frozen or n.startswith("input ")), "grad_output")
     wanted = [*tensors_of(module, names[:-1], xs), grad_output.requires_grad_()]
     sources = [w for n, w in zip(names, wanted, strict=True) if (
         request.of == "parameters" and n != "grad_output" or n.startswith("input "))]
-    with only(module, () if frozen else request.gradients):
-        squares = [(module(*xs) * grad_output).sum()]
-    for _ in range(1 + (request.of == "third")):
-        first = torch.autograd.grad(_sum(squares), sources, create_graph=True, allow_unused=True)
-        there = [g for g in first if g is not None]   # if none can be differentiated again, `backward` says so
-        squares = [g.square().sum() for g in there if g.requires_grad] or [g.square().sum() for g in there if not frozen]
-    if not squares:
+
+    scale = dict[str, float]()
+
+    def squares() -> Tensors:
+        with only(module, () if frozen else request.gradients):
+            output = module(*xs)
+            most = scale.setdefault("most", float(output.detach().abs().amax()) or 1.0)   # a constant where inputs move
+            found = [((torch.tanh(output / most) if request.of == "tanh" else output) * grad_output).sum()]
+        for _ in range(1 + third):
+            first = torch.autograd.grad(_sum(found), sources, create_graph=True, allow_unused=True)
+            there = [g for g in first if g is not None]   # if none can be differentiated again, `backward` says so
+            found = [g.square().sum() for g in there if g.requires_grad] or [g.square().sum() for g in there if not frozen]
+        return found
+    if not (sums := squares()):
         return Habit(), []
     with fresh_grads(module):   # `backward` runs every node, also that by which once_differentiable raises
-        _sum([s / s.detach() if request.of not in ("inputs", "frozen") and s else s for s in squares]).backward()
+        weights = [1 / s.detach() if request.of not in ("inputs", "frozen") and s else torch.ones_like(s) for s in sums]
+        _sum([s * w for s, w in zip(sums, weights, strict=True)]).backward()
         found = {n: w.grad for n, w in zip(names, wanted, strict=True) if w.grad is not None}
+    if third and sources[0].dtype is torch.float64:
+        moves = [torch.cos(torch.arange(s.numel(), dtype=s.dtype, device=device)).view(s.shape) for s in sources]
+        sides = []
+        for step in (_STEP, -2 * _STEP):
+            for source, move in zip(sources, moves, strict=True):
+                source.data.add_(move, alpha=step)
+            sides.append(sum(float(s) * float(w) for s, w in zip(squares(), weights, strict=False)))
+        slope = sum(float((s.grad * m).sum()) for s, m in zip(sources, moves, strict=True) if s.grad is not None)
+        if not abs((sides[0] - sides[1]) / (2 * _STEP) - slope) <= _SLOPE * abs(slope):
+            return Habit(), []
     return Habit(first=tuple(found)), [*found.values()]
 
 
@@ -230,7 +252,7 @@ def _sum(parts: list[torch.Tensor]) -> torch.Tensor:
 def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """For each of `rounds`: do what a training loop does, then call the module. The results are its output and its gradients;
     the answer has their names. The last tensors are the new values of `parameters`. After each round the module is as it was
-    before. `buffers` of the answer: "a hook" if a backward hook ran."""
+    before. `buffers` of the answer: "a hook" if a backward hook ran; "others saved", see `_first_call`."""
     count = len(tensors) - len(request.parameters)
     values = dict(zip(request.parameters, (v.to(device) for v in tensors[count:]), strict=True))
     names: list[tuple[str, ...]] = []
@@ -240,8 +262,8 @@ def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, de
         with _as_it_was(module):
             there, found = _ROUNDS[one](_Round(module, request.gradients, *sets_of(request, tensors[:count], device), values,
                                                device))
-        ran += tuple(n for n in there if n == _HOOK)
-        names.append(tuple(n for n in there if n != _HOOK))
+        ran += tuple(n for n in there if n in (_HOOK, _OTHERS_SAVED))
+        names.append(tuple(n for n in there if n not in ran))
         results += found
     return Habit(buffers=ran, choices=tuple(names)), results
 
@@ -402,12 +424,49 @@ def _biased(this: _Round) -> tuple[tuple[str, ...], Tensors]:
         owner.bias = None
 
 
+def _converted(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """The network around the module is converted to float64, which calls no .to() of the module."""
+    dtype = next((x.dtype for x in this.sets[0] if x.is_floating_point()), torch.float32)
+    try:
+        torch.nn.Sequential(this.module, torch.nn.Identity()).double()
+        return (), [this.module(*(x.double() if x.is_floating_point() else x for x in this.sets[0])).detach().to(dtype)]
+    finally:
+        this.module.to(device=this.device, dtype=dtype)
+
+
+def _deterministic(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """Under torch.use_deterministic_algorithms(True), without the compiler, which that function imports."""
+    torch.set_deterministic_debug_mode("error")
+    try:
+        return this.called()
+    finally:
+        torch.set_deterministic_debug_mode("default")
+
+
+def _first_call(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """Two calls, of which the first is that of a new module. torch.utils.checkpoint takes the tensors that the second one saves
+    for those of the first, and stops where it has as many."""
+    saved: list[tuple[object, ...]] = []
+
+    def noted(one: torch.Tensor) -> torch.Tensor:
+        saved.append((one.shape, one.dtype, one.device))
+        return one
+    inputs = [x.detach().requires_grad_(x.is_floating_point()) for x in this.sets[0]]
+    with torch.autograd.graph.saved_tensors_hooks(noted, lambda one: one):
+        output = this.module(*inputs)
+        first = saved.copy()
+        saved.clear()
+        this.module(*inputs)
+    return (() if saved[:len(first)] == first else (_OTHERS_SAVED,)), [output.detach()]
+
+
 OF_NETWORKS = (overwritten, parametrized, as_trained, in_modes, copied, altered, second_derivative)
-_HOOK = "a hook"
+_HOOK, _OTHERS_SAVED = "a hook", "others saved"
 _ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
     "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed_in_eval,
     "hooks": _with_hooks, "without": _after_a_call_without, "backward": _after_a_backward, "rewritten": _rewritten,
-    "many": _many_forwards, "biased": _biased, "larger": lambda this: this.called(factor=_LARGER)}
+    "converted": _converted, "deterministic": _deterministic, "first": _first_call, "many": _many_forwards, "biased": _biased,
+    "larger": lambda this: this.called(factor=_LARGER)}
 
 
 @contextlib.contextmanager
@@ -437,29 +496,3 @@ def _saved(module: torch.nn.Module) -> torch.nn.Module:
 
 def _raises(*_: object) -> None:
     raise ArithmeticError
-
-
-class _Times(torch.nn.Module):
-    """A parametrization. Without gradients, its result lies in the memory of an earlier result that nobody has kept. In
-    PyTorch this may happen by chance."""
-
-    factor = 1.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.places: list[torch.Tensor] = []
-
-    def forward(self, parameter: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled():
-            return parameter * self.factor
-        place = next((p for p in self.places if (p.shape, p.dtype) == (parameter.shape, parameter.dtype) and _alone(p)), None)
-        if place is None:
-            place = torch.empty_like(parameter)
-            self.places.append(place)
-        place.copy_(parameter * self.factor)
-        return place.data   # as a new tensor, of version 0
-
-
-def _alone(tensor: torch.Tensor) -> bool:
-    """Whether no other tensor has this memory."""
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == _ALONE

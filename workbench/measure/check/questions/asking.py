@@ -23,11 +23,11 @@ from ...kernel.validate import norm_apart
 from ...module.cases import OTHER_GRADS, other_grad
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Habit
-from ..foreign.requests import Altered, DailyUse, SecondDerivative, Views
+from ..foreign.requests import Altered, AsTrained, DailyUse, EvalMode, SecondDerivative, Views
 from ..text.advice import ASKED, OF_DAILY_USE
-from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
+from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
-from .cases import Case
+from .cases import Case, with_batch
 
 OTHER_COUNT = "It returns a different number of results."
 _OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters", "in_training", "copied",
@@ -37,6 +37,9 @@ _TOUCHES = 3     # changes of the input
 _SECOND = 1e-2   # relative L2 tolerance of second derivatives: a wrong formula is farther off
 _OF_DOUBLE = 1e-8   # relative L2 of results in float64
 _LITTLE = 1e-5   # beside the largest one
+_SEED_OF_FIRST = 51   # the state replaces what it draws
+_FEW_VALUES = (1, 2, 4, 1 << 30)   # the largest size of each dimension behind the first two
+_SMALL = 2.0**-10   # factor of buffers
 _LEADING = 3     # the size of one more leading dimension
 _OF_INPUTS = {
     "part_of_batch": "For slices of larger tensors", "part_of_channels": "For some channels of a larger tensor",
@@ -186,6 +189,48 @@ class OtherCalls(Asking):
         said = self._altered(words, beside=others, changes=changes) if self.right_without else None
         return said[0] if said else ""
 
+    def _buffers_of_few_values(self, names: Sequence[str]) -> list[str]:
+        """What is wrong with the buffers of floats after a call with few values, if all of them are small before. A variance
+        that is divided by n in place of n - 1 is as good as right for a large input."""
+        batch, case = 2, self.first.case
+        for size in _FEW_VALUES:
+            few = with_batch(replace(case, shapes=tuple((*s[:2], *(min(n, size) for n in s[2:])) for s in case.shapes)), batch,
+                             f"an input of {batch} samples")
+            small = [v * _SMALL if n in names and v.is_floating_point() else v for n, v in zip(*self.first.state, strict=True)]
+            with suppress(NotForReference, Raised):
+                if self.trial.run(few, gradients=False, state=self.first.state).problems:
+                    return []
+                inputs = self.trial.inputs(few)
+                ask = partial(EvalMode, inputs=len(inputs))
+                state, how = self.first.state[0], partial(self.trial.how, few)
+                facts, truth = self.trial.reference.ask(ask, how(dtype="float64"), list(map(wide, inputs)),
+                                                        (state, list(map(wide, small))))
+                usual, own = self.trial.reference.ask(ask, how(), inputs, (state, small))
+                ours, got = self.trial.candidate.ask(ask, how(), inputs, (state, small))
+                found = [dict(zip(one.buffers, values[3:], strict=True)) for one, values in (
+                    (facts, truth), (usual, own), (ours, got))]
+                before = dict(zip(state, small, strict=True))
+                said = (self._wrong(Outcome(few, expected={n: found[0][n]}, own={n: found[1][n]}), {n: found[2][n]})
+                        for n in found[0] if n in found[2] and n in before and found[0][n].is_floating_point() and
+                        bool(found[0][n].isfinite().all()) and not same_bits(found[1][n], before[n]))
+                return [f"After one call with an input of {numbers.shape(few.shapes[0])}: {one}" for one in said if one]
+        return []
+
+    def _first_call_saves_others(self) -> str:
+        """Whether a new module's first call saves other tensors for the backward than the second, unlike the reference's."""
+        if not self.trial.loads_state or self.first.grad_output is None:
+            return ""
+        ask = partial(AsTrained, inputs=len(self.first.inputs), rounds=("first",))
+        how = self.trial.how(self.first.case, seed=_SEED_OF_FIRST)
+        with suppress(Raised):
+            for party in (self.trial.candidate, self.trial.reference):
+                found = bool(party.ask(ask, how, self.first.inputs, self.first.state)[0].buffers)
+                if found is (party is self.trial.reference):
+                    return ""
+            return "Its first call saves other tensors for the backward than the second one: torch.utils.checkpoint with " \
+                "use_reentrant=False then raises an exception."
+        return ""
+
     def second_derivative(self) -> list[Question]:
         """Gradients of gradients, as for a gradient penalty, where the reference has them. A file that raises an exception is
         not wrong. A derivative may jump near the first inputs, so both are wrong if a file is."""
@@ -212,15 +257,18 @@ class OtherCalls(Asking):
         return [] if question.answer is Answer.SKIPPED else [question.as_warning()]
 
     def _wrong_second(self, one: Outcome) -> str:
-        """What is wrong with the second derivatives at these inputs, and with the third ones of what is no layer: a layer has
-        none. Raises what the file raises, and `Not`."""
+        """What is wrong with the second derivatives at these inputs, and with the third ones: of a layer, which has none, those
+        of a layer and a tanh. Raises what the file raises, and `Not`."""
         if said := self._wrong_derivative(one, "second", ("parameters", "inputs")):
             return said
         with suppress(Not, Raised):
             if said := self._wrong_derivative(one, "second", ("frozen",)):
                 return f"If all parameters are frozen: {said}"
         with suppress(Not, Raised):
-            return self._wrong_derivative(one, "third", ("third",)) if one.case.setting.layer is None else ""
+            if one.case.setting.layer is None:
+                return self._wrong_derivative(one, "third", ("third",))
+            if said := self._wrong_derivative(one, "third", ("tanh",)):
+                return f"If a tanh follows: {said}"
         return ""
 
     def _wrong_derivative(self, one: Outcome, order: str, kinds: Sequence[str]) -> str:
@@ -425,5 +473,23 @@ def in_double(trial: TrialRun, case: Case) -> list[Question]:
                 seen = f"No. After .double() the error of {'y' if name == 'output' else name} is {numbers.error(off)} beside " \
                     "the reference in float64."
                 return [Question(key, ASKED[key], Answer.WARNED, seen, OF_DAILY_USE[key], str(Status.MISMATCH))]
-        return [Question(key, ASKED[key], Answer.PASSED, "Yes.")]
+        said = _in_a_double_network(trial, usual)
+        return [Question(key, ASKED[key], Answer.FAILED, f"No. {said}", "Register tensors as buffers: a network that is "
+                         "converted does not call .to() of its parts.", str(Status.MISMATCH)) if said else
+                Question(key, ASKED[key], Answer.PASSED, "Yes.")]
     return []
+
+
+def _in_a_double_network(trial: TrialRun, usual: Outcome) -> str:
+    """What is wrong if not the module is converted to float64, but a network that contains it."""
+    ask, how = partial(AsTrained, inputs=len(usual.inputs), rounds=("converted",)), trial.how(usual.case)
+    words = "It is right after .to(torch.float64), but not in a network after net.double()"
+    with suppress(Raised):
+        trial.reference.ask(ask, how, usual.inputs, usual.state)
+        try:
+            _, results = trial.candidate.ask(ask, how, usual.inputs, usual.state)
+        except Raised as error:
+            return f"{words}: {problem_of(error).seen}"
+        said = magnitudes.wrong(trial, replace(usual, grad_output=None), {"output": results[0]}) if results else OTHER_COUNT
+        return f"{words}: {said}" if said else ""
+    return ""

@@ -351,7 +351,7 @@ class _Habits(OfNetworks):
                     continue  # then its state_dict was refused
                 about = replace(self.first, grad_output=None, expected={name: truth[place]}, own={name: own[place]})
                 if said := self._wrong(about, {name: found[name]}):
-                    left.append((said, truth[place].is_floating_point()))
+                    left.append((f"After one more call: {said}", truth[place].is_floating_point()))
             for words, result, expected, pytorch in zip(_MODES, results, truth, own, strict=False):
                 if words == _MODES[1] and not self.right_without:
                     continue
@@ -369,6 +369,7 @@ class _Habits(OfNetworks):
                                                                                                   strict=True)))
         found = [self._question("eval_mode", wrong, "Yes: the same as the reference in both modes.")]
         if buffers and found[0].answer is not Answer.SKIPPED and self.trial.loads_state:
+            left += [(said, True) for said in self._buffers_of_few_values(buffers) if not left]
             found.append(self._of_buffers(buffers, left))
         return found
 
@@ -489,12 +490,11 @@ class _Habits(OfNetworks):
             len(found) == len(places) else OTHER_COUNT
 
     def _of_buffers(self, names: list[str], left: list[tuple[str, bool]]) -> Question:
-        """What is wrong with the buffers, and whether only a count of calls differs. Another count does not change the module's
-        results."""
+        """What is wrong with the buffers. If only a count of calls differs, the module's results do not change."""
         key = "buffers"
         if not left:
             return Question(key, ASKED[key], Answer.PASSED, f"Yes: {', '.join(names)}.")
         left.sort(key=lambda one: not one[1])
         said, counts = left[0]
-        return Question(key, ASKED[key], Answer.FAILED if counts else Answer.WARNED, f"No. After one more call: {said}",
+        return Question(key, ASKED[key], Answer.FAILED if counts else Answer.WARNED, f"No. {said}",
                         "Change the buffers as the reference does.", str(Status.MISMATCH))

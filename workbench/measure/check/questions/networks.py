@@ -24,8 +24,7 @@ from . import magnitudes
 from .asking import OTHER_COUNT, Not, OtherCalls, split
 from .cases import Case, changed
 
-# Of a weight, in calls one after the other: the memory of a computed weight is then used again. Powers of two: no result has
-# another rounding error.
+# Of a weight, in calls one after the other, so that its memory is used again. Powers of two: no other rounding error.
 _FACTORS = (0.5, 2.0, -1.0, 0.25, -0.5, 4.0, 1.0, -2.0, -0.25, 8.0, -4.0, 0.125)
 _SEED_OF_ANOTHER = 46   # the state replaces what it draws
 _OF_PARAMETERS = {
@@ -39,8 +38,7 @@ _IN_TRAINING = {
     "without": "After a call that raised an exception", "backward": "After a backward that raised an exception",
     "rewritten": "For an input into which NumPy has written",
     "larger": "For a grad_output 8192 times larger, as a loss scaler makes it"}
-# A round is left out if this question failed, because the error would be reported twice. For example, an input of a module
-# with a backward hook is a view.
+# Left out if this question failed: the error would be reported twice. An input of a module with a backward hook is a view.
 _IF_RIGHT = {"hooks": "views", "many": "two_calls"}
 _WITHOUT_GRADIENTS = ("without", "rewritten")   # asked of a module without a backward, too
 _OUTPUT_ONLY = ("moved", "averaged", "rewritten", _EVAL)
@@ -51,8 +49,7 @@ _MODES = {
 _ALL_MODES = [" ".join(words) for words in product(("train", "eval"), ("no_grad", "grad", "inference_mode"),
                                                    ("trainable", "frozen"))]
 _PLAIN_MODE = "train grad trainable"
-# Beside the first of all. What a file keeps of a call in inference_mode cannot be used by autograd. A right file that keeps a
-# constant has this defect, too: for the last mode it gets a warning only.
+# Beside the first of all. The last gives a warning only: a right file may keep a constant, which autograd then cannot use.
 _FIRST_CALLS = ("eval no_grad trainable", "train grad frozen", "eval inference_mode trainable")
 _SEED_OF_MODES = 47   # and the next numbers: the state replaces what they draw
 _OTHER_REASON = {"no_grad", "eval_mode", "some_gradients", "parameters"}   # if one of these fails, so does "modes"
@@ -61,6 +58,7 @@ _COPIES = {
     "copy": "A copy, after the original's parameters were set to zero", "saved": "What torch.save and torch.load give",
     "changed": "A copy whose parameters have changed in place"}
 OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
+_DETERMINISTIC = "Under torch.use_deterministic_algorithms(True)"
 _NO_HOOK = "It does not run backward hooks."
 
 
@@ -143,16 +141,16 @@ class OfNetworks(OtherCalls):
     _changed: Callable[[], Outcome]
 
     def overwritten(self) -> list[Question]:
-        """Inputs, then parameters, that change before the backward. A file may raise an exception. If the reference raises one,
-        no code can depend on these gradients, so wrong ones are only a warning."""
+        """Inputs, parameters, or the output change before the backward. Where only the file raises for its output, a layer
+        fails: nn.ReLU(inplace=True) may follow. If the reference raises, wrong gradients are only a warning."""
         names = self.first.names if self.first.grad_output is not None else []
         raises: list[bool] = []
 
-        def wrong_for(parameters: bool) -> str:
-            kind = partial(Overwritten, parameters=parameters)
+        def wrong_for(of: str) -> str:
+            kind = partial(Overwritten, of=of)
             request = partial(kind, inputs=len(self.first.inputs), gradients=tuple(names))
             given = [*self.first.inputs, self.first.grad_output]
-            said = f"Its {'parameters were' if parameters else 'input was'} changed in place before the backward"
+            said = f"Its {of} {'were' if of == 'parameters' else 'was'} changed in place before the backward"
             raises.clear()
             try:
                 facts, results = self.trial.reference.ask(request, self.trial.how(self.first.case), given, self.first.state)
@@ -162,17 +160,20 @@ class OfNetworks(OtherCalls):
                 raises.append(True)
             try:
                 facts, results = self._asked(kind, [self.first], gradients=names)
-            except Raised:
-                return ""
+            except Raised as error:
+                if of != "output" or raises:
+                    return ""
+                raises.extend([True] * (self.first.case.setting.layer is None))
+                return f"{said}, as by nn.ReLU(inplace=True). Then it raises {error.type}. The reference does not."
             if len(results) != len(facts.first):
                 return OTHER_COUNT
             return self._compared([(said, self.first, dict(zip(facts.first, results, strict=True)))])
 
         def wrong() -> str:
             asked, why = False, Not("")
-            for parameters in (False, True)[:1 + any(not n.startswith("input ") for n in names)]:
+            for of in ("input", *["parameters"][:any(not n.startswith("input ") for n in names)], "output"):
                 try:
-                    if said := wrong_for(parameters):
+                    if said := wrong_for(of):
                         return said
                     asked = True
                 except Not as error:
@@ -247,15 +248,23 @@ class OfNetworks(OtherCalls):
         def wrong() -> str:
             ran: list[str] = []
             said = self._as_trained(rounds, self.first, beside=self.second, ran=ran)
-            if said or ran or "hooks" not in rounds or self._collected is not None:
+            if said or self._collected is not None or (said := self._first_call_saves_others()):
                 return said
+            if ran or "hooks" not in rounds:
+                return self._deterministic()
             ask = partial(AsTrained, inputs=len(self.first.inputs), gradients=tuple(names), rounds=("hooks",))
             given = [*self.first.inputs, self.first.grad_output]
             theirs, _ = self.trial.reference.ask(ask, self.trial.how(self.first.case), given, self.first.state)
-            return _NO_HOOK if theirs.buffers else ""
+            return _NO_HOOK if theirs.buffers else self._deterministic()
         question = self._question("in_training", wrong, f"Yes: {'hooks, ' * bool(names)}exceptions, rewritten inputs"
                                   f"{', many forwards, larger gradients' * bool(names)}.")
+        if question.seen.startswith(f"No. {_DETERMINISTIC}"):
+            return [replace(question.as_warning(), advice="Use operations that PyTorch has in a deterministic form.")]
         return [question.as_warning() if question.seen.endswith(_NO_HOOK) else question]
+
+    def _deterministic(self) -> str:
+        said = self._as_trained({"deterministic": _DETERMINISTIC}, self.first)
+        return "" if "CUBLAS_WORKSPACE_CONFIG" in said else said   # cuBLAS needs this, whatever file calls it
 
     def copied(self) -> list[Question]:
         """A file that cannot be copied at all is not asked: a handle of an extension cannot."""
@@ -307,7 +316,7 @@ class OfNetworks(OtherCalls):
         return None
 
     def _in_all_modes(self, outcome: Outcome) -> tuple[str, bool]:
-        """What is wrong in all modes, after a change of the parameters in place; and whether there was time for all modes."""
+        """What is wrong in all modes, after a change of the parameters in place; whether there was time for all modes."""
         values = self._values(outcome) if outcome is not self.first else {}
         names = tuple(n for n in outcome.names if n.startswith("input ")) if outcome.grad_output is not None else ()
         rounds = [one for one in _ALL_MODES if self.first.state[0] or not one.endswith("frozen")]
@@ -430,11 +439,10 @@ class OfNetworks(OtherCalls):
         return self._compared([(rounds[one], outcome, there) for one, there in found.items()])
 
     def _reference_raises(self, ask: Callable[..., AsTrained], outcome: Outcome, given: list[torch.Tensor]) -> bool:
-        try:
+        with suppress(Raised):
             self.trial.reference.ask(ask, self.trial.how(outcome.case), given, self.first.state)
             return False
-        except Raised:
-            return True
+        return True
 
 
 def _in_words(mode: str) -> str:
