@@ -372,7 +372,9 @@ class _Check:
 
 def _interface(trial: TrialRun, case: Case) -> list[Question]:
     """A warning if the file's module lacks what other code may use of the reference. A layer is made without a bias."""
-    ours, theirs = trial.candidate.load(), trial.reference.load()
+    ours, theirs = trial.candidate.facts, trial.reference.facts
+    if ours is None or theirs is None:
+        return []
     without = changed(case, {"bias": False}) if theirs.as_layer and case.setting.layer is not None else None
     how = replace(trial.how(without or case), form=INTERFACE)
     lacks = []
@@ -392,13 +394,13 @@ def _interface(trial: TrialRun, case: Case) -> list[Question]:
 def _forms(trial: TrialRun, case: Case) -> list[Question]:
     """A warning if a file that stands for nn.ConvTranspose does not take its arguments by name, as lists or as NumPy's whole
     numbers, or does not take torch's default dtype. Of other files KernelBench gives the arguments by position."""
-    if not (trial.candidate.load().as_layer and trial.reference.load().as_layer) or case.setting.layer is None \
-            or case.setting.arguments:
+    ours, theirs = trial.candidate.facts, trial.reference.facts
+    if not (ours and theirs and ours.as_layer and theirs.as_layer) or case.setting.layer is None or case.setting.arguments:
         return []
     small = (few_channels(case) or case).setting
     lists = replace(small, keywords=tuple((n, list(getattr(small.layer, n)) if n in _OF_DIMENSIONS else v)
                                           for n, v in small.keywords))
-    own = trial.candidate.load().parameters
+    own = ours.parameters
     said, one, other = [], [n for n in trial.parameters if n in own], [n for n in own if n in trial.parameters]
     if one != other:
         said.append((f"The order of its arguments is {', '.join(other)}. That of PyTorch's layer is {', '.join(one)}.",

@@ -174,7 +174,7 @@ class Examination:
             return True
 
     def _layouts(self, small: Case, gradients: bool) -> None:
-        one = small.setting.layer and cases.changed(small, {"in_channels": 1, "groups": 1})
+        one = small.setting.layer and cases.of_one_channel(small, self.trial.parameters)
         of = {"channels_last": small if small.shapes and len(small.shapes[0]) in (4, 5) else None, "loose": one}
         self._others("noncontiguous", [replace(case, layout=layout, name=name) for layout, name in cases.LAYOUTS.items()
                                        if (case := of.get(layout, small))], gradients)

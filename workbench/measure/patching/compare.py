@@ -116,10 +116,10 @@ def wins(times: dict[str, Pairs]) -> bool:
 
 
 def decided(path: str, times: dict[str, Pairs], keep: str, on_gpu: dict[str, Pairs] | None = None) -> TimedLayer:
-    """Whether the layer stays replaced, from its times alone. `on_gpu`: those without the host; empty if it does not matter."""
-    won, behind = wins(times), bool(on_gpu) and keep == FASTER_ONLY and wins(on_gpu or {})
+    """Whether the layer stays replaced, from its times alone. `on_gpu`: those without the host, where they matter."""
+    won, behind = wins(times), on_gpu is not None and keep == FASTER_ONLY and wins(on_gpu)
     reason = f"In the model: {_words(times)}." if won else f"Not faster in the model: {_words(times)}."
-    if on_gpu and not won:
+    if on_gpu is not None and not won:
         reason = f"Not faster if the host's time counts: {_words(times)}. On the GPU alone: {_words(on_gpu)}."
     return TimedLayer(path, won or keep != FASTER_ONLY, reason, times, behind_host=behind and not won)
 
@@ -140,9 +140,10 @@ def must_undo(times: dict[str, Pairs], keep: str) -> bool:
     return keep == FASTER_ONLY and any(pairs.verdict == SLOWER for pairs in times.values())
 
 
-def timed_layer(module: nn.Module, call: LayerCall, both: Both, order: PatchOrder) -> tuple[dict[str, Pairs], dict[str, Pairs]]:
-    """One layer alone on random inputs of its own shape, with its hooks. The second times are those of the GPU alone, if the
-    first do not win."""
+def timed_layer(module: nn.Module, call: LayerCall, both: Both, order: PatchOrder
+                ) -> tuple[dict[str, Pairs], dict[str, Pairs] | None]:
+    """One layer alone on random inputs of its own shape, with its hooks. The second times are those of the GPU alone, where
+    they matter."""
     device = torch.device(order.source.device)
     x = torch.randn(call.shape, dtype=getattr(torch, call.input_dtype), device=device)
     if call.memory_format == CHANNELS_LAST:
@@ -173,8 +174,8 @@ def timed_layer(module: nn.Module, call: LayerCall, both: Both, order: PatchOrde
             times[TRAINING] = in_turns(training, training, device=device, effort=order.effort, between=between)
         else:
             times[TRAINING] = times[INFERENCE]
-    if device.type == "cpu" or wins(times):
-        return times, {}
+    if device.type == "cpu" or wins(times) or order.keep != FASTER_ONLY:
+        return times, None
     return times, {name: on_gpu_in_turns(run, device=device, effort=order.effort, between=between)
                    for name, run in runs.items()}
 

@@ -34,6 +34,8 @@ _OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "paramete
             "modes")   # asked of both
 _REPEATED = "repeated"
 _TOUCHES = 3     # changes of the input
+SAVES_OTHERS = ("Its first call saves other tensors for the backward than the second one: torch.utils.checkpoint with "
+                "use_reentrant=False then raises an exception.")
 _SECOND = 1e-2   # relative L2 tolerance of second derivatives: a wrong formula is farther off
 _OF_DOUBLE = 1e-8   # relative L2 of results in float64
 _LITTLE = 1e-5   # beside the largest one
@@ -196,13 +198,16 @@ class OtherCalls(Asking):
         for size in _FEW_VALUES:
             few = with_batch(replace(case, shapes=tuple((*s[:2], *(min(n, size) for n in s[2:])) for s in case.shapes)), batch,
                              f"an input of {batch} samples")
-            small = [v * _SMALL if n in names and v.is_floating_point() else v for n, v in zip(*self.first.state, strict=True)]
-            with suppress(NotForReference, Raised):
+            with suppress(NotForReference, Raised, Ended):
                 if self.trial.run(few, gradients=False, state=self.first.state).problems:
                     return []
                 inputs = self.trial.inputs(few)
                 ask = partial(EvalMode, inputs=len(inputs))
                 state, how = self.first.state[0], partial(self.trial.how, few)
+                facts, after = self.trial.reference.ask(ask, how(), inputs, self.first.state)
+                there = dict(zip(facts.buffers, after[3:], strict=True))   # a buffer that no call changes may be a constant
+                small = [v * _SMALL if n in names and v.is_floating_point() and not same_bits(there.get(n, v), v) else v
+                         for n, v in zip(*self.first.state, strict=True)]
                 facts, truth = self.trial.reference.ask(ask, how(dtype="float64"), list(map(wide, inputs)),
                                                         (state, list(map(wide, small))))
                 usual, own = self.trial.reference.ask(ask, how(), inputs, (state, small))
@@ -227,8 +232,7 @@ class OtherCalls(Asking):
                 found = bool(party.ask(ask, how, self.first.inputs, self.first.state)[0].buffers)
                 if found is (party is self.trial.reference):
                     return ""
-            return "Its first call saves other tensors for the backward than the second one: torch.utils.checkpoint with " \
-                "use_reentrant=False then raises an exception."
+            return SAVES_OTHERS
         return ""
 
     def second_derivative(self) -> list[Question]:

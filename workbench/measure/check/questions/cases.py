@@ -206,15 +206,11 @@ def arguments(given: Case, trial: TrialRun) -> Iterator[Case]:
 
 
 def _required_alone(given: Case, trial: TrialRun) -> Case | None:
-    """Only the arguments that have no default value in the reference. None if no others are given, or if the file has no known
-    default values in their places: it may be made for calls with all arguments. A file that stands for nn.ConvTranspose needs
-    them."""
-    keywords, ours = dict(given.setting.keywords), trial.candidate.load()
-    others = [n for n in keywords if n in trial.defaults and n in trial.parameters]
-    known = [n for n in ours.parameters if n in ours.defaults]
-    places = [ours.parameters[trial.parameters.index(n):][:1] for n in others]
-    if not others or given.setting.arguments or not (ours.as_layer and trial.reference.load().as_layer) and not all(
-            one and one[0] in known for one in places):
+    """Only the arguments that have no default value in the reference. None if no others are given, or if not both stand for
+    nn.ConvTranspose: another file may be made for calls with all arguments."""
+    others = [n for n in dict(given.setting.keywords) if n in trial.defaults and n in trial.parameters]
+    if not others or given.setting.arguments or not all(
+            party.facts is not None and party.facts.as_layer for party in (trial.candidate, trial.reference)):
         return None
     case: Case | None = given
     if (layer := given.setting.layer) is not None:
@@ -315,6 +311,11 @@ def already_wrong(case: Case, given: list[torch.Tensor]) -> str:
     """Why other questions about the case are not asked."""
     size = "the given" if case.shapes == tuple(tuple(x.shape) for x in given) else "a small"
     return f"Not asked: the file is already wrong at {size} size."
+
+
+def of_one_channel(given: Case, parameters: Sequence[str]) -> Case | None:
+    """With one input channel, where the constructor takes it."""
+    return changed(given, {n: 1 for n in ("in_channels", "groups") if n in parameters}) if "in_channels" in parameters else None
 
 
 def few_channels(given: Case) -> Case | None:

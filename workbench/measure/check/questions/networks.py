@@ -21,7 +21,7 @@ from ..party import Construction, by_name
 from ..text.advice import ASKED, OF_DAILY_USE, of_cuda
 from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
-from .asking import OTHER_COUNT, Not, OtherCalls, split
+from .asking import OTHER_COUNT, SAVES_OTHERS, Not, OtherCalls, split
 from .cases import Case, changed
 
 # Of a weight, in calls one after the other, so that its memory is used again. Powers of two: no other rounding error.
@@ -59,7 +59,7 @@ _COPIES = {
     "changed": "A copy whose parameters have changed in place"}
 OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
 _DETERMINISTIC = "Under torch.use_deterministic_algorithms(True)"
-_NO_HOOK = "It does not run backward hooks."
+_NO_HOOK, _A_VIEW = "It does not run backward hooks.", "is a view and is being modified inplace"
 
 
 def wrong_state(trial: TrialRun, how: Construction, reference: tuple[Made, list[torch.Tensor]], ours: Made
@@ -143,8 +143,7 @@ class OfNetworks(OtherCalls):
     def overwritten(self) -> list[Question]:
         """Inputs, parameters, or the output change before the backward. Where only the file raises for its output, a layer
         fails: nn.ReLU(inplace=True) may follow. If the reference raises, wrong gradients are only a warning."""
-        names = self.first.names if self.first.grad_output is not None else []
-        raises: list[bool] = []
+        names, raises = self.first.names if self.first.grad_output is not None else [], list[bool]()
 
         def wrong_for(of: str) -> str:
             kind = partial(Overwritten, of=of)
@@ -163,8 +162,9 @@ class OfNetworks(OtherCalls):
             except Raised as error:
                 if of != "output" or raises:
                     return ""
-                raises.extend([True] * (self.first.case.setting.layer is None))
-                return f"{said}, as by nn.ReLU(inplace=True). Then it raises {error.type}. The reference does not."
+                raises.extend([True] * (self.first.case.setting.layer is None or _A_VIEW in error.message))
+                why = ", because its output is a view" * (_A_VIEW in error.message)
+                return f"{said}, as by nn.ReLU(inplace=True). Then it raises {error.type}{why}. The reference does not."
             if len(results) != len(facts.first):
                 return OTHER_COUNT
             return self._compared([(said, self.first, dict(zip(facts.first, results, strict=True)))])
@@ -260,11 +260,11 @@ class OfNetworks(OtherCalls):
                                   f"{', many forwards, larger gradients' * bool(names)}.")
         if question.seen.startswith(f"No. {_DETERMINISTIC}"):
             return [replace(question.as_warning(), advice="Use operations that PyTorch has in a deterministic form.")]
-        return [question.as_warning() if question.seen.endswith(_NO_HOOK) else question]
+        return [question.as_warning() if question.seen.endswith((_NO_HOOK, SAVES_OTHERS)) else question]
 
     def _deterministic(self) -> str:
         said = self._as_trained({"deterministic": _DETERMINISTIC}, self.first)
-        return "" if "CUBLAS_WORKSPACE_CONFIG" in said else said   # cuBLAS needs this, whatever file calls it
+        return "" if "uses CuBLAS" in said else said   # it needs a setting of the environment, whatever file calls it
 
     def copied(self) -> list[Question]:
         """A file that cannot be copied at all is not asked: a handle of an extension cannot."""

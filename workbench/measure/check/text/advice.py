@@ -78,7 +78,7 @@ OF_DAILY_USE = {
     "second_backward": "Save tensors with ctx.save_for_backward, and let autograd add up the gradients.",
     "views": "Read inputs and grad_output by their strides and storage offset, or take .contiguous() first.",
     "overwritten": "Save tensors with ctx.save_for_backward: autograd then notices that they have changed. Do not save the "
-                   "output, unless the reference's operators do.",
+                   "output, unless the reference's operators do. Return no view from an autograd.Function.",
     "parameters": "Read the parameters in each call. Do not keep a copy of them.",
     "refuses": "Compare the number of channels of the input with in_channels, and raise an exception.",
     "modes": "Test self.training, torch.is_grad_enabled() and requires_grad in each call. Keep nothing that depends on them.",
