@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.core.best_known import BestKnown, best_config, save
+from workbench.core.best_known import BestKnown, best_config, entries_of, load, save
 from workbench.core.candidate import Candidate, why_not
 from workbench.core.derived_best import ORDER, best_or_derived
 from workbench.core.gpu import sm_of
@@ -127,3 +127,12 @@ def test_the_order_names_variants_that_exist_and_ends_with_one_for_every_layer()
         assert all(f"{direction}/{name}" in there for name in names)
         last = there[f"{direction}/{names[-1]}"]
         assert all(why_not(Candidate(last, p.layer, "float32", {}), sm=80) is None for p in PRESETS.values())
+
+
+def test_a_contiguous_layer_gets_no_entry_of_channels_last_tensors() -> None:
+    """Its config may have CHANNELS_LAST=1. A channels_last layer may get a contiguous entry."""
+    known = next(e for e in load() if e.memory_format == "channels_last" and not e.derived and e.arch == "sm_90")
+    work = next(p.workload(dtype=known.dtype) for p in PRESETS.values() if str(p.layer) == known.layer)
+    for memory_format, found in (("contiguous", {"contiguous"}), ("channels_last", {"contiguous", "channels_last"})):
+        there = entries_of(known.direction, replace(work, memory_format=memory_format), known.precision_class, 90)
+        assert {e.memory_format for e in there} == found

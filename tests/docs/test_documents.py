@@ -165,6 +165,7 @@ def test_the_tables_of_patched_models_and_of_profiles_are_those_of_the_recorded_
     lines = [json.loads(line) for line in (ROOT / "sessions/recorded-h200-patch-and-profile.jsonl").read_text().splitlines()]
     pages = {name: (ROOT / name).read_text() for name in ("README.md", "docs/patching.md", "docs/kernels.md")}
     for report in (PatchReport.from_json(line["patch"]) for line in lines if "patch" in line):
+        assert not Path(report.source.folder).is_absolute(), report.source     # of the machine that recorded it
         for step, pairs in report.times.items():
             layers = [row.times[step] for row in report.kept]
             before, after = (sum(getattr(one, name) for one in layers) for name in ("original_ms", "patched_ms"))

@@ -57,7 +57,7 @@ class Watch:
     """The judge's work around timed launches, which checks them: `before` each sample (untimed; the L2 flush follows), and
     `after` each batch of samples."""
 
-    before: Callable[[], None] = lambda: None
+    before: Callable[[], object] = lambda: None
     after: Callable[[], None] = lambda: None
 
 
@@ -229,7 +229,7 @@ class _Sample:
     late: bool
 
 
-def _sample(run: Callable[[], None], prepare: Callable[[], None], flush: Callable[[], None], head_start: int,
+def _sample(run: Callable[[], None], prepare: Callable[[], object], flush: Callable[[], None], head_start: int,
             which: int) -> _Sample:
     first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     prepare()

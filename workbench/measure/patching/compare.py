@@ -251,7 +251,7 @@ def in_turns(original: Callable[[], object], patched: Callable[[], object], *, d
 def on_gpu_in_turns(run: Callable[[], None], *, device: torch.device, effort: str,
                     between: tuple[Callable[[], object], Callable[[], object]]) -> Pairs:
     """The same without the host: a call is queued before the GPU begins it."""
-    watches = [Watch(before=lambda prepare=prepare: (prepare(), None)[1]) for prepare in between]
+    watches = [Watch(before=prepare) for prepare in between]
     theirs, ours = measure_in_turns([run, run], device=str(device), effort=effort, cold_l2=False, watches=watches)
     verdict = from_samples(ours.samples, theirs.samples, paired=True)
     return Pairs(theirs.timing.median_ms, ours.timing.median_ms, verdict.value, verdict.low, verdict.high, str(verdict.verdict),
