@@ -23,7 +23,7 @@ from .foreign.process import Ended, Raised
 from .foreign.replies import Output
 from .party import Party, unlike
 from .progress import Progress
-from .questions import asking, cases, drawn, gpu_questions, habits, kernelbench, magnitudes, networks, other_values, shrink
+from .questions import cases, drawn, gpu_questions, habits, kernelbench, magnitudes, networks, other_values, shrink
 from .questions.cases import Case
 from .text.advice import advice_for_construction
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits
@@ -116,7 +116,7 @@ class Examination:
             self.emit(Event("check", "graphs, torch.compile"))
             self.questions += gpu_questions.ask_last(self.trial, self.given, given)
         if not broken and self.first_wrong is None:
-            self.questions += asking.in_double(self.trial, small)
+            self.questions += magnitudes.in_double(self.trial, small)
         if self.first_wrong is not None and self.given.setting.layer is not None:
             shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
         elif self.given.setting.layer is not None and not broken and not self.trial.candidate.given_up:

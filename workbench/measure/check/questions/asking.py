@@ -27,7 +27,7 @@ from ..foreign.requests import Altered, AsTrained, DailyUse, EvalMode, SecondDer
 from ..text.advice import ASKED, OF_DAILY_USE
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
-from .cases import Case, with_batch
+from .cases import with_batch
 
 OTHER_COUNT = "It returns a different number of results."
 _OF_BOTH = ("two_calls", "some_gradients", "second_backward", "views", "parameters", "in_training", "copied",
@@ -37,7 +37,6 @@ _TOUCHES = 3     # changes of the input
 SAVES_OTHERS = ("Its first call saves other tensors for the backward than the second one: torch.utils.checkpoint with "
                 "use_reentrant=False then raises an exception.")
 _SECOND = 1e-2   # relative L2 tolerance of second derivatives: a wrong formula is farther off
-_OF_DOUBLE = 1e-8   # relative L2 of results in float64
 _LITTLE = 1e-5   # beside the largest one
 _SEED_OF_FIRST = 51   # the state replaces what it draws
 _FEW_VALUES = (1, 2, 4, 1 << 30)   # the largest size of each dimension behind the first two
@@ -455,45 +454,3 @@ def split(rounds: Sequence[str] | dict[str, Outcome], facts: Habit, results: lis
     for one, names in zip(rounds, facts.choices, strict=True):
         found[one] = {"output": next(left), **{n: next(left) for n in names}}
     return found
-
-
-def in_double(trial: TrialRun, case: Case) -> list[Question]:
-    """Whether module and inputs in float64 give results that are less exact than the reference's. A file that raises an
-    exception is not asked, nor one that declares that it is less exact."""
-    key = "double"
-    if trial.dtype != "float32" or trial.declared not in ("", "ieee") or not trial.loads_state or trial.candidate.given_up:
-        return []
-    with suppress(NotForReference, Raised, Ended):
-        usual = trial.run(case)
-        if usual.problems or not usual.expected["output"].is_floating_point():
-            return []
-        facts, results = trial.candidate.call(trial.how(case, dtype="float64"), usual.inputs, state=usual.state, wide=True,
-                                              gradients=usual.names, grad_output=usual.grad_output)
-        got, most = trial.named(facts, results) if results else {}, max(float(v.norm()) for v in usual.expected.values())
-        for name, expected in usual.expected.items():
-            size = max(float(expected.norm()), _LITTLE * most)
-            if name in got and got[name].shape == expected.shape and size and expected.is_floating_point() and not (
-                    off := float((got[name].double() - expected).norm()) / size) <= _OF_DOUBLE:
-                seen = f"No. After .double() the error of {'y' if name == 'output' else name} is {numbers.error(off)} beside " \
-                    "the reference in float64."
-                return [Question(key, ASKED[key], Answer.WARNED, seen, OF_DAILY_USE[key], str(Status.MISMATCH))]
-        said = _in_a_double_network(trial, usual)
-        return [Question(key, ASKED[key], Answer.FAILED, f"No. {said}", "Register tensors as buffers: a network that is "
-                         "converted does not call .to() of its parts.", str(Status.MISMATCH)) if said else
-                Question(key, ASKED[key], Answer.PASSED, "Yes.")]
-    return []
-
-
-def _in_a_double_network(trial: TrialRun, usual: Outcome) -> str:
-    """What is wrong if not the module is converted to float64, but a network that contains it."""
-    ask, how = partial(AsTrained, inputs=len(usual.inputs), rounds=("converted",)), trial.how(usual.case)
-    words = "It is right after .to(torch.float64), but not in a network after net.double()"
-    with suppress(Raised):
-        trial.reference.ask(ask, how, usual.inputs, usual.state)
-        try:
-            _, results = trial.candidate.ask(ask, how, usual.inputs, usual.state)
-        except Raised as error:
-            return f"{words}: {problem_of(error).seen}"
-        said = magnitudes.wrong(trial, replace(usual, grad_output=None), {"output": results[0]}) if results else OTHER_COUNT
-        return f"{words}: {said}" if said else ""
-    return ""

@@ -13,6 +13,8 @@ The size of the error does not prove TF32. So float64 computes the same convolut
 must be as near to that as a float32 result is to the truth. Sums in float16, or a few wrong terms, are near to neither. An
 operand that was computed inside, as in a backward, is off by a rounding of float32. So it may be kept as the next number of
 TF32. An element may be off by twice what such operands explain.
+
+Are its results in float64 as exact as the reference's, also if a network around it is converted?
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -30,13 +33,17 @@ from ....core.layer import ConvTranspose
 from ....core.trial import Status
 from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
+from ..foreign.requests import AsTrained
 from ..host.tf32 import DOWN, ROUNDINGS
 from ..host.tf32 import UP as UPWARDS
+from ..text.advice import ASKED, OF_DAILY_USE
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
 from . import cases, drawn
 
 UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below the normal numbers of float16
 _SAME = 1e-9        # of float64
+_OF_DOUBLE = 1e-8   # relative L2 of results in float64
+_LITTLE = 1e-5      # beside the largest one
 TF32_KEY, TF32_ASKED = "tf32", "Computes in float32?"
 _KEY, _QUESTION = "range", "Keeps the range of float32?"
 # The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
@@ -308,3 +315,49 @@ def _near(trial: TrialRun, outcome: Outcome, name: str, truth: dict[str, torch.T
     off, worst, rms = distance(got, expected)
     least = outcome.least_rms.get(name, 0.0)
     return off * rms <= allowed * max(rms, least) and worst <= 60 * allowed * (rms + float(expected.abs().max()))
+
+def in_double(trial: TrialRun, case: cases.Case) -> list[Question]:
+    """Whether module and inputs in float64 give results that are less exact than the reference's. A file that raises an
+    exception is not asked, nor one that declares that it is less exact."""
+    key = "double"
+    if trial.dtype != "float32" or trial.declared not in ("", "ieee") or not trial.loads_state or trial.candidate.given_up:
+        return []
+    with contextlib.suppress(NotForReference, Raised, Ended):
+        usual = trial.run(case)
+        if usual.problems or not usual.expected["output"].is_floating_point():
+            return []
+        facts, results = trial.candidate.call(trial.how(case, dtype="float64"), usual.inputs, state=usual.state, wide=True,
+                                              gradients=usual.names, grad_output=usual.grad_output)
+        got, most = trial.named(facts, results) if results else {}, max(float(v.norm()) for v in usual.expected.values())
+        for name, expected in usual.expected.items():
+            size, y = max(float(expected.norm()), _LITTLE * most), "y" if name == "output" else name
+            if name not in got or not size or not expected.is_floating_point():
+                continue
+            if got[name].shape != expected.shape:
+                seen = f"{y} is {numbers.shape(got[name].shape)}, expected {numbers.shape(expected.shape)}."
+            elif not (off := float((got[name].double() - expected).norm()) / size) <= _OF_DOUBLE:
+                seen = f"the error of {y} is {numbers.error(off)} beside the reference in float64."
+            else:
+                continue
+            return [Question(key, ASKED[key], Answer.WARNED, f"No. After .double() {seen}", OF_DAILY_USE[key],
+                             str(Status.MISMATCH))]
+        said = _in_a_double_network(trial, usual)
+        return [Question(key, ASKED[key], Answer.FAILED, f"No. {said}", "Register tensors as buffers: a network that is "
+                         "converted does not call .to() of its parts.", str(Status.MISMATCH)) if said else
+                Question(key, ASKED[key], Answer.PASSED, "Yes.")]
+    return []
+
+
+def _in_a_double_network(trial: TrialRun, usual: Outcome) -> str:
+    """What is wrong if not the module is converted to float64, but a network that contains it."""
+    ask, how = partial(AsTrained, inputs=len(usual.inputs), rounds=("converted",)), trial.how(usual.case)
+    words = "It is right after .to(torch.float64), but not in a network after net.double()"
+    with contextlib.suppress(Raised):
+        trial.reference.ask(ask, how, usual.inputs, usual.state)
+        try:
+            _, results = trial.candidate.ask(ask, how, usual.inputs, usual.state)
+        except Raised as error:
+            return f"{words}: {problem_of(error).seen}"
+        said = wrong(trial, replace(usual, grad_output=None), {"output": results[0]}) if results else "it returns no result"
+        return f"{words}: {said}" if said else ""
+    return ""
