@@ -44,8 +44,13 @@ def compiler() -> None:
     require(shutil.which("g++") and shutil.which("ninja"), "g++ and ninja build what load_inline is given")
 
 
+def _that_compiles() -> str:
+    return _text("does_not_compile").replace("* weight[", "* w[")
+
+
 def test_a_wrong_argument_of_load_inline_is_named_with_the_right_one(checked) -> None:
-    question = checked(_text("wrong_load_inline_argument"), like="kb74").question("builds")
+    text = _that_compiles().replace("verbose=False", 'extra_cuda_flags=["-O3"]')
+    question = checked(text, like="kb74").question("builds")
     assert question.answer is Answer.FAILED and "'extra_cuda_flags'" in question.seen
     assert question.advice == "Write extra_cuda_cflags."
 
@@ -58,7 +63,8 @@ def test_a_compile_error_is_told_with_the_line_of_the_file(checked) -> None:
 
 
 def test_a_declaration_without_its_definition_is_named(checked) -> None:
-    question = checked(with_small_headers(_text("declared_otherwise")), like="kb74").question("builds")
+    text = _that_compiles().replace("torch::Tensor w, int dilation);", "torch::Tensor w, int stride, int dilation);")
+    question = checked(with_small_headers(text), like="kb74").question("builds")
     assert question.answer is Answer.FAILED
     assert "conv_transpose1d(Tensor, Tensor, int, int) is declared in cpp_sources and defined nowhere" in question.seen
 

@@ -22,8 +22,10 @@ import pytest
 from workbench.core.errors import BadRequest
 from workbench.core.replies import Device
 from workbench.core.template import render
+from workbench.core.toolchain import find_toolchain
 from workbench.core.trial import Errors, Status, Timing, Trial
 from workbench.core.trial_parts import Detail, KernelNumbers, TrialDevice
+from workbench.core.variants import TEMPLATES
 from workbench.drive.reporting import tables
 from workbench.drive.running.request import RunRequest
 from workbench.drive.running.resume import SLOWER, missing
@@ -36,7 +38,8 @@ from workbench.faces.cli import main
 from ..shared import require
 from .conftest import WORKLOAD
 
-SHIPPED = Path(__file__).resolve().parents[2] / "sessions"
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "sessions"
 RECORDED = Session(SHIPPED / "recorded-h200-kernelbench.zip")
 
 
@@ -404,3 +407,34 @@ def test_the_sentence_names_the_place(place: tuple[str, ...], value: Any, senten
     with pytest.raises(ValueError) as error:
         Trial.from_json(replaced(line, place, value))
     assert str(error.value) == sentence
+
+
+def test_a_trial_whose_text_changed_but_not_its_code_gets_todays_id(tmp_path: Path) -> None:
+    """tools/same_code.py. naive_gather had an unused function when it was recorded, and shared_weight_tiling subtracted."""
+    require(find_toolchain().nvcc and find_toolchain().nvdisasm, "nvcc and nvdisasm compare the code")
+    old = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, old)
+    for name, was, then in (("naive_gather", "*/\n", "*/\n__device__ __forceinline__ int unused() { return 1; }\n"),
+                            ("shared_weight_tiling", " += ", " -= ")):
+        file = old / "forward" / f"{name}.cu"
+        assert was in file.read_text()
+        file.write_text(file.read_text().replace(was, then))
+    session = Session.create(tmp_path / "work", "recorded-mine")
+    for number, name in enumerate(("naive_gather", "shared_weight_tiling")):
+        trial = replace(a_trial(number), name=name, device=TrialDevice("cuda", 0, "NVIDIA H200", "sm_90", 90, "nvidia_h200"))
+        source = render(candidate_of(trial, templates=old))
+        session.append(replace(trial, candidate_id=source.candidate_id,
+                               blobs={"source": session.put_blob(source.source.encode())}))
+    before, packed = session.trials(), session.pack(tmp_path / "recorded-mine.zip")
+    done = subprocess.run([sys.executable, ROOT / "tools/same_code.py", old, packed, "--write"], capture_output=True, text=True,
+                          check=False)
+    assert not done.stderr and done.returncode == 1, done.stderr
+    assert "2 sources changed, 1 of them give the same code." in done.stdout, done.stdout
+    assert f"record again: {before[1].trial_id} shared_weight_tiling forward" in done.stdout
+    gather, other = Session.open(packed).trials()
+    today = render(candidate_of(gather))
+    assert gather.candidate_id == today.candidate_id != before[0].candidate_id
+    assert Session.open(packed).blob(gather.blobs["source"]).decode() == today.source
+    assert replace(gather, candidate_id="", blobs={}, kept_in="") == replace(before[0], candidate_id="", blobs={}, kept_in="")
+    assert other.candidate_id == before[1].candidate_id and other.blobs == before[1].blobs
+    assert Session.open(packed).events()[-1]["trials"] == [gather.trial_id]
