@@ -346,6 +346,7 @@ def test_at_effort_quick_one_gradient_alone_is_asked_after_the_times(wrong: bool
     ("own_forms_of_arguments", "forms", ("With all arguments by name it raises TypeError", "With lists instead of tuples it ",
                                          "With whole numbers of NumPy it raises TypeError",
                                          "Where torch's default dtype is float64 its weight is float32")),
+    ("swallows_other_arguments", "forms", ("With dtype=torch.float64 its weight is float32, the reference's is float64.",)),
     ("not_quite_a_layer", "interface", ("Its forward does not take output_size.", "It has no method reset_parameters().",
                                         "Without a bias it has no attribute bias.", "print(module) raises an exception.")),
     ("short_way_to_forward", "interface", ("parameters() returns no iterator", "hooks that are registered for all modules"))])

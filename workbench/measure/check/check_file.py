@@ -393,7 +393,7 @@ def _interface(trial: TrialRun, case: Case) -> list[Question]:
 
 def _forms(trial: TrialRun, case: Case) -> list[Question]:
     """A warning if a file that stands for nn.ConvTranspose does not take its arguments by name, as lists or as NumPy's whole
-    numbers, or does not take torch's default dtype. Of other files KernelBench gives the arguments by position."""
+    numbers, or ignores a dtype or torch's default dtype. Of other files KernelBench gives the arguments by position."""
     ours, theirs = trial.candidate.facts, trial.reference.facts
     if not (ours and theirs and ours.as_layer and theirs.as_layer) or case.setting.layer is None or case.setting.arguments:
         return []
@@ -409,6 +409,7 @@ def _forms(trial: TrialRun, case: Case) -> list[Question]:
             ("With all arguments by name", small, "", "Name the constructor's arguments as nn.ConvTranspose does."),
             ("With lists instead of tuples", lists, "", "Take a list as a tuple."),
             ("With whole numbers of NumPy", small, "numpy", "Do not test for int: a whole number of NumPy is none."),
+            ("With dtype=torch.float64", small, "dtype", "Pass dtype and device on to the layer, or do not accept them."),
             ("Where torch's default dtype is float64", small, "float64", "Leave dtype None, which stands for the default.")):
         given = setting if words.startswith("With all") else positional(setting, trial.parameters, trial.defaults)
         how = Construction(*given.texts, seed=_SEED_OF_FORMS, form=form)
@@ -418,7 +419,8 @@ def _forms(trial: TrialRun, case: Case) -> list[Question]:
                 if wrong := _other_state(facts.names, values, *trial.candidate.make(how)):
                     said.append((f"{words} {wrong}", advice))
             except Raised as error:
-                said.append((f"{words} it raises {error.sentence}.", advice))
+                if form != "dtype":   # a file that refuses it hides nothing
+                    said.append((f"{words} it raises {error.sentence}.", advice))
     return [_warning("forms", "Takes arguments in other forms?", said)] if said else []
 
 

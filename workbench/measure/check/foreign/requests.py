@@ -332,7 +332,7 @@ class Copied(AsTrained):
 @dataclass(frozen=True)
 class SecondDerivative(DailyUse):
     op = "second_derivative"
-    of: str = "inputs"   # or "frozen", or "parameters": of the gradients of these, too; "third", "tanh": of second ones
+    of: str = "inputs"   # or "frozen", "summed"; "parameters": of the gradients of these, too; "third", "tanh": of second ones
 
 
 @dataclass(frozen=True)

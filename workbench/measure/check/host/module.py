@@ -188,8 +188,10 @@ def stands_for_layer(cls: Any) -> bool:
 
 @contextmanager
 def in_form(form: str, arguments: Any, keywords: Any) -> Iterator[tuple[Any, Any]]:
-    """The arguments of a constructor that is called inside: with whole numbers of NumPy's ("numpy"), or where the default dtype
-    is float64 ("float64")."""
+    """The arguments of a constructor that is called inside: with whole numbers of NumPy's ("numpy"), with dtype float64
+    ("dtype"), or where the default dtype is float64 ("float64")."""
+    if form == "dtype":
+        keywords = {**keywords, "dtype": torch.float64}
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if form == "float64" else usual)
     try:

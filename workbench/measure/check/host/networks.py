@@ -26,7 +26,7 @@ from .module import BeforeCalls, Times, begin_with, random_states
 _monotonic = time.monotonic    # taken before a foreign file may replace it
 _AGAIN = 4   # calls with one weight: another one may then lie where an earlier one lay
 _FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
-_LARGER = 2.0**13   # factor of a grad_output
+_LARGER, _PART = 2.0**13, 0.75   # factor of a grad_output; of a sum, so that no gradient is 1
 _RECORDS = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 _STEP, _SLOPE = 1e-5, 1e-3   # by which inputs are moved; how far off the slope may then be
 _MODES_S = 3.0   # no further mode after so many seconds: a file may be compiled again in each
@@ -204,32 +204,34 @@ def second_derivative(module: torch.nn.Module, request: SecondDerivative, tensor
     """The gradients of the sum of the squares of the gradients of all inputs, as a gradient penalty needs them; also that of
     grad_output. "parameters": the gradients of these count, too. "third": of the second derivatives in place of the gradients;
     "tanh": the same for a module that a tanh follows, because a linear one alone has no third derivatives.
-    "frozen": no parameter needs a gradient; where no derivative can be differentiated again, none comes back.
-    Except for "inputs" the squares of each are divided by their sum, so that each has the same weight. The answer names those
-    that there are. In float64 none comes back that is wrong: PyTorch's third derivatives behind a batch norm are."""
+    "frozen": no parameter needs a gradient; where no derivative can be differentiated again, none comes back. "summed": sums
+    take the place of grad_output and of the squares, so that the gradients that arrive are expanded (stride 0).
+    For "parameters" and third ones the squares of each are divided by their sum, so that each has the same weight. The answer
+    names those that there are. In float64 none comes back that is wrong; PyTorch's third ones behind a batch norm are."""
     (xs,), (grad_output,) = sets_of(request, tensors, device)
-    frozen, third = request.of == "frozen", request.of in ("third", "tanh")
+    frozen, summed, third = request.of == "frozen", request.of == "summed", request.of in ("third", "tanh")
     names = (*(n for n in request.gradients if not frozen or n.startswith("input ")), "grad_output")
     wanted = [*tensors_of(module, names[:-1], xs), grad_output.requires_grad_()]
     sources = [w for n, w in zip(names, wanted, strict=True) if (
         request.of == "parameters" and n != "grad_output" or n.startswith("input "))]
-
     scale = dict[str, float]()
 
     def squares() -> Tensors:
         with only(module, () if frozen else request.gradients):
             output = module(*xs)
             most = scale.setdefault("most", float(output.detach().abs().amax()) or 1.0)   # a constant where inputs move
-            found = [((torch.tanh(output / most) if request.of == "tanh" else output) * grad_output).sum()]
+            output = torch.tanh(output / most) if request.of == "tanh" else output
+            found = [_PART * output.sum() if summed else (output * grad_output).sum()]
         for _ in range(1 + third):
             first = torch.autograd.grad(_sum(found), sources, create_graph=True, allow_unused=True)
             there = [g for g in first if g is not None]   # if none can be differentiated again, `backward` says so
-            found = [g.square().sum() for g in there if g.requires_grad] or [g.square().sum() for g in there if not frozen]
+            there = [g for g in there if g.requires_grad] or [g for g in there if not frozen]
+            found = [_PART * g.sum() if summed else g.square().sum() for g in there]
         return found
     if not (sums := squares()):
         return Habit(), []
     with fresh_grads(module):   # `backward` runs every node, also that by which once_differentiable raises
-        weights = [1 / s.detach() if request.of not in ("inputs", "frozen") and s else torch.ones_like(s) for s in sums]
+        weights = [1 / s.detach() if request.of in ("parameters", "third", "tanh") and s else torch.ones_like(s) for s in sums]
         _sum([s * w for s, w in zip(sums, weights, strict=True)]).backward()
         found = {n: w.grad for n, w in zip(names, wanted, strict=True) if w.grad is not None}
     if third and sources[0].dtype is torch.float64:

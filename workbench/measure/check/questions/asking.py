@@ -268,6 +268,9 @@ class OtherCalls(Asking):
             if said := self._wrong_derivative(one, "second", ("frozen",)):
                 return f"If all parameters are frozen: {said}"
         with suppress(Not, Raised):
+            if said := self._wrong_derivative(one, "second", ("summed",)):
+                return f"Of the sum of the gradients of y.sum(), which are expanded (stride 0): {said}"
+        with suppress(Not, Raised):
             if one.case.setting.layer is None:
                 return self._wrong_derivative(one, "third", ("third",))
             if said := self._wrong_derivative(one, "third", ("tanh",)):
