@@ -264,6 +264,31 @@ def test_double_is_a_warning_for_work_in_float32(checked) -> None:
     assert failed(report) == {} and report.question("double").answer is Answer.WARNED, report.question("double")
 
 
+@pytest.mark.parametrize(("line", "answer", "words"), [
+    ("return self.right(x)", Answer.PASSED, "Yes."),
+    ("assert x.dtype != torch.bfloat16\n        return self.right(x)", Answer.NOTE,
+     "After .bfloat16() it raises AssertionError"),
+    ("return self.right(x) * (1 + 0.05 * torch.is_autocast_enabled('cpu'))", Answer.WARNED,
+     "No. Under autocast to bfloat16 the error of y is "),
+    ("return self.right(x) if x.dtype != torch.bfloat16 else self.right(x).detach()", Answer.WARNED,
+     "No. After .bfloat16() there is no grad_input.")])
+def test_bfloat16_and_autocast_may_raise_but_not_be_wrong(checked, line: str, answer: Answer, words: str) -> None:
+    text = modules()["one_kernel_for_16_bits"]
+    report = checked(text[:text.index("if x.element_size()")] + line + "\n", reference=LAYER)
+    question = report.question("bfloat16")
+    assert failed(report) == {} and question.answer is answer and question.seen.startswith(words), question
+
+
+@pytest.mark.parametrize(("line", "answer"), [
+    ("return self.right(x)", Answer.PASSED), ("assert x.dim() == 4; return self.right(x)", None),
+    ("return self.right(x) if x.dim() == 4 else self.right(x.flip(0))", Answer.WARNED)])
+def test_a_sample_without_a_batch_may_be_refused(checked, line: str, answer: Answer | None) -> None:
+    text = modules()["keeps_the_batch_of_one"]
+    report = checked(text[:text.index("return self.right(x if")] + line + "\n", reference=LAYER)
+    question = report.question("unbatched")
+    assert failed(report) == {} and (question.answer if question else None) is answer, question
+
+
 @pytest.mark.parametrize(("more", "answer"), [("", Answer.PASSED), ("@once_differentiable\n    ", Answer.NOTE)])
 def test_second_derivatives_may_raise_but_not_be_wrong(checked, more: str, answer: Answer) -> None:
     text = modules()["detached_in_backward"].replace("(one.detach() for one in ctx.saved_tensors)", "ctx.saved_tensors")

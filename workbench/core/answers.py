@@ -49,8 +49,8 @@ class Question:
 
 FEW_PARTS = 4   # so many parts that did not run are named where there is little room
 # What a check does not test.
-_NOT_ASKED = ("autocast", "other dtypes than the given one and float64", "torch.func and tracing",
-              "infinite and denormal inputs", "unbatched inputs", "tensors of more than 2^31 values",
+_NOT_ASKED = ("other dtypes than the given one, bfloat16 and float64", "torch.func and tracing",
+              "infinite and denormal inputs", "tensors of more than 2^31 values",
               "memory that is never freed", "how often memory is allocated", "another rounding mode of the processor",
               "several devices", "sizes and arguments far above the given ones",
               "inputs that the reference refuses, except too many channels", "arguments of forward by their names",

@@ -116,7 +116,7 @@ class Examination:
             self.emit(Event("check", "graphs, torch.compile"))
             self.questions += gpu_questions.ask_last(self.trial, self.given, given)
         if not broken and self.first_wrong is None:
-            self.questions += magnitudes.in_double(self.trial, small)
+            self.questions += magnitudes.in_other_types(self.trial, small)
         if self.first_wrong is not None and self.given.setting.layer is not None:
             shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
         elif self.given.setting.layer is not None and not broken and not self.trial.candidate.given_up:

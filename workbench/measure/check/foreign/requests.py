@@ -78,8 +78,7 @@ class Begin(Request[Ready]):
 
 @dataclass(frozen=True)
 class Load(Request[Loaded]):
-    """Run the file. `emulate`: its kernels, on the CPU. `cache`: for builds of a file that this project exported. `record`:
-    what runs of it."""
+    """Run the file. `emulate`: its kernels, on the CPU. `cache`: for builds of an exported file. `record`: what runs of it."""
 
     op = "load"
     answer = Loaded
@@ -174,6 +173,7 @@ class Call(OfModule[Output | NoTensor]):
     expanded: bool = False         # grad_output is one value, to be expanded
     no_grad: bool = False
     tf32: str = ""
+    autocast: str = ""             # the dtype of autocast
     wide: bool = False             # inputs and grad_output become float64 there: half of the bytes are sent
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Output | NoTensor, kinds: list[Kind]) -> None:

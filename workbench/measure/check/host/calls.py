@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import mmap
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from time import perf_counter as _perf_counter
 from typing import Any
@@ -56,6 +56,7 @@ from .tf32 import in_tf32
 # Taken before a foreign file is loaded, because it may replace them. Without a real synchronisation the process would answer
 # before the device is done.
 _cuda_synchronize: Any = getattr(torch._C, "_cuda_synchronize", None)  # not there without CUDA
+_autocast = torch.autocast   # taken before a foreign file is loaded, as above
 _SMALL = 1 << 20
 _SLEEP_CYCLES = 100_000_000  # some 60 ms of a GPU
 
@@ -78,7 +79,8 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
             x.requires_grad_(bool(names) and x.is_floating_point())
         with torch.set_grad_enabled(records := bool(names) or not request.no_grad), in_tf32(request.tf32):
             try:
-                output = module(*xs)
+                with _under(request.autocast, device):
+                    output = module(*xs)
             except Exception as error:
                 if torch.is_grad_enabled() != records:
                     error.add_note(LEAVES_GRAD_MODE)
@@ -104,6 +106,10 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
     finally:
         torch.set_deterministic_debug_mode("default")
         torch.set_num_threads(threads)
+
+
+def _under(autocast: str, device: str) -> AbstractContextManager[object]:
+    return _autocast(device.partition(":")[0], getattr(torch, autocast)) if autocast else nullcontext()
 
 
 def gradients_of(output: torch.Tensor, grad_output: torch.Tensor, wanted: Tensors) -> tuple[torch.Tensor | None, ...]:

@@ -367,10 +367,26 @@ class OtherCalls(Asking):
                 return ""
             raised.extend([problem.about] if problem.about == "call" else [])
             return f"For inputs of {len(draws)} × {batch} samples: {problem.seen}", problem.status
-        if case.setting.layer is not None or not case.shapes or not case.shapes[0]:
+        if case.setting.layer is not None:
+            return self._without_batch()
+        if not case.shapes or not case.shapes[0]:
             return []
         question = self._question("leading", wrong, "Yes.")
         return [] if question.answer is Answer.SKIPPED else [question.as_warning() if raised else question]
+
+    def _without_batch(self) -> list[Question]:
+        """One sample of a layer alone. A file may raise an exception."""
+        given, trial = self.first.grad_output, self.trial
+        one = replace(self.first, inputs=[x[0] for x in self.first.inputs], grad_output=None if given is None else given[0])
+        with suppress(Raised, Ended):
+            truth = magnitudes.results(trial, trial.reference, one, "float64", wide=True)
+            got = magnitudes.results(trial, trial.candidate, one, trial.dtype)
+            if truth:
+                lost, one = next((n for n in truth if n not in got), ""), replace(one, expected=truth, own={})
+                said = magnitudes.wrong(trial, one if not lost else replace(one, grad_output=None), {
+                    n: v for n, v in got.items() if not lost or n == "output"}) or (lost and f"There is no {lost}.")
+                return [self._question("unbatched", lambda: said, "Yes.").as_warning()]
+        return []
 
 
 class Rounds:

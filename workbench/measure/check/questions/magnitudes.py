@@ -14,7 +14,8 @@ must be as near to that as a float32 result is to the truth. Sums in float16, or
 operand that was computed inside, as in a backward, is off by a rounding of float32. So it may be kept as the next number of
 TF32. An element may be off by twice what such operands explain.
 
-Are its results in float64 as exact as the reference's, also if a network around it is converted?
+Are its results in float64 as exact as the reference's, also if a network around it is converted? Is it right in bfloat16 and
+under autocast?
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -33,9 +35,11 @@ from ....core.layer import ConvTranspose
 from ....core.trial import Status
 from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
+from ..foreign.replies import Output
 from ..foreign.requests import AsTrained
 from ..host.tf32 import DOWN, ROUNDINGS
 from ..host.tf32 import UP as UPWARDS
+from ..party import Party
 from ..text.advice import ASKED, OF_DAILY_USE
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide
 from . import cases, drawn
@@ -44,6 +48,9 @@ UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below t
 _SAME = 1e-9        # of float64
 _OF_DOUBLE = 1e-8   # relative L2 of results in float64
 _LITTLE = 1e-5      # beside the largest one
+# Relative L2 of results in bfloat16: at least that of rounded operands and results, twice. A reference that is farther off than
+# the second number is no measure.
+_OF_BFLOAT16, _MOST_OFF = 0.025, 0.1
 TF32_KEY, TF32_ASKED = "tf32", "Computes in float32?"
 _KEY, _QUESTION = "range", "Keeps the range of float32?"
 # The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
@@ -316,36 +323,85 @@ def _near(trial: TrialRun, outcome: Outcome, name: str, truth: dict[str, torch.T
     least = outcome.least_rms.get(name, 0.0)
     return off * rms <= allowed * max(rms, least) and worst <= 60 * allowed * (rms + float(expected.abs().max()))
 
-def in_double(trial: TrialRun, case: cases.Case) -> list[Question]:
+def in_other_types(trial: TrialRun, case: cases.Case) -> list[Question]:
+    """The questions about float64 and bfloat16. They are not asked if the reference is in another type than float32."""
+    if trial.dtype == "float32" and trial.loads_state and not trial.candidate.given_up:
+        with contextlib.suppress(NotForReference, Ended):
+            usual = trial.run(case)
+            if not usual.problems and usual.expected["output"].is_floating_point():
+                return [*_in_double(trial, usual), *_in_bfloat16(trial, usual)]
+    return []
+
+
+def _in_double(trial: TrialRun, usual: Outcome) -> list[Question]:
     """Whether module and inputs in float64 give results that are less exact than the reference's. A file that raises an
     exception is not asked, nor one that declares that it is less exact."""
     key = "double"
-    if trial.dtype != "float32" or trial.declared not in ("", "ieee") or not trial.loads_state or trial.candidate.given_up:
+    if trial.declared not in ("", "ieee"):
         return []
-    with contextlib.suppress(NotForReference, Raised, Ended):
-        usual = trial.run(case)
-        if usual.problems or not usual.expected["output"].is_floating_point():
-            return []
-        facts, results = trial.candidate.call(trial.how(case, dtype="float64"), usual.inputs, state=usual.state, wide=True,
-                                              gradients=usual.names, grad_output=usual.grad_output)
-        got, most = trial.named(facts, results) if results else {}, max(float(v.norm()) for v in usual.expected.values())
-        for name, expected in usual.expected.items():
-            size, y = max(float(expected.norm()), _LITTLE * most), "y" if name == "output" else name
-            if name not in got or not size or not expected.is_floating_point():
-                continue
-            if got[name].shape != expected.shape:
-                seen = f"{y} is {numbers.shape(got[name].shape)}, expected {numbers.shape(expected.shape)}."
-            elif not (off := float((got[name].double() - expected).norm()) / size) <= _OF_DOUBLE:
-                seen = f"the error of {y} is {numbers.error(off)} beside the reference in float64."
-            else:
-                continue
-            return [Question(key, ASKED[key], Answer.WARNED, f"No. After .double() {seen}", OF_DAILY_USE[key],
+    with contextlib.suppress(Raised, Ended):
+        got = results(trial, trial.candidate, usual, "float64", wide=True)
+        if said := _worse(got, usual.expected, {n: (_OF_DOUBLE, " beside the reference in float64") for n in got}):
+            return [Question(key, ASKED[key], Answer.WARNED, f"No. After .double() {said}", OF_DAILY_USE[key],
                              str(Status.MISMATCH))]
         said = _in_a_double_network(trial, usual)
         return [Question(key, ASKED[key], Answer.FAILED, f"No. {said}", "Register tensors as buffers: a network that is "
                          "converted does not call .to() of its parts.", str(Status.MISMATCH)) if said else
                 Question(key, ASKED[key], Answer.PASSED, "Yes.")]
     return []
+
+
+def _worse(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], allowed: dict[str, tuple[float, str]]) -> str:
+    """The first result of another shape, or whose relative L2 error is larger than allowed. `allowed`: also the words that
+    follow the error."""
+    most = max(float(v.norm()) for v in expected.values())
+    for name, value in expected.items():
+        size, y = max(float(value.norm()), _LITTLE * most), "y" if name == "output" else name
+        if name not in got or name not in allowed or not size or not value.is_floating_point():
+            continue
+        if got[name].shape != value.shape:
+            return f"{y} is {numbers.shape(got[name].shape)}, expected {numbers.shape(value.shape)}."
+        if not (off := float((got[name].double() - value).norm()) / size) <= allowed[name][0]:
+            return f"the error of {y} is {numbers.error(off)}{allowed[name][1]}."
+    return ""
+
+
+def _in_bfloat16(trial: TrialRun, usual: Outcome) -> list[Question]:
+    """Whether the module is right after .bfloat16(), and under autocast, as far as the reference is. It may raise an exception,
+    which the answer then names: a network that is trained so cannot use the file."""
+    key, raised, asked = "bfloat16", "", False
+    inputs, values = ([x.bfloat16() if x.is_floating_point() else x for x in some] for some in (usual.inputs, usual.state[1]))
+    half = replace(usual, inputs=inputs, grad_output=None if usual.grad_output is None else usual.grad_output.bfloat16())
+    other = replace(half, state=(usual.state[0], [v / 2 if v.is_floating_point() else v for v in usual.state[1]]))
+    for words, one, dtype, autocast in (
+            ("After .bfloat16()", replace(half, state=(usual.state[0], values)), "bfloat16", ""),
+            ("Under autocast to bfloat16", usual, "float32", "bfloat16"),
+            ("Under autocast to bfloat16, with an input in bfloat16 and other parameters", other, "float32", "bfloat16")):
+        with contextlib.suppress(Raised):
+            truth = results(trial, trial.reference, one, "float64", wide=True)
+            theirs = results(trial, trial.reference, one, dtype, autocast=autocast)
+            off = {n: distance(v.double(), truth[n])[0] for n, v in theirs.items()}
+            allowed = {n: (max(_OF_BFLOAT16, 4 * far), f", that of PyTorch is {numbers.error(far)}")
+                       for n, far in off.items() if far <= _MOST_OFF}
+            try:
+                got = results(trial, trial.candidate, one, dtype, autocast=autocast)
+            except Raised as error:
+                raised = raised or f"{words} it raises {error.sentence}"
+                continue
+            asked, missing = True, next((n for n in allowed if n not in got), "")
+            if said := _worse(got, truth, allowed) or (missing and f"there is no {missing}."):
+                return [Question(key, ASKED[key], Answer.WARNED, f"No. {words} {said}", OF_DAILY_USE[key],
+                                 str(Status.MISMATCH))]
+    if raised:
+        return [Question(key, ASKED[key], Answer.NOTE, f"{raised}, so that no wrong value can be used.", OF_DAILY_USE[key])]
+    return [Question(key, ASKED[key], Answer.PASSED, "Yes.")] if asked else []
+
+
+def results(trial: TrialRun, party: Party, one: Outcome, dtype: str, **more: Any) -> dict[str, torch.Tensor]:
+    """Output and gradients of the call of an outcome, with the module in another dtype. `more`: fields of `requests.Call`."""
+    facts, found = party.call(trial.how(one.case, dtype=dtype), one.inputs, state=one.state, gradients=one.names,
+                              grad_output=one.grad_output, **more)
+    return trial.named(facts, found) if isinstance(facts, Output) else {}
 
 
 def _in_a_double_network(trial: TrialRun, usual: Outcome) -> str:
