@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
@@ -28,14 +28,10 @@ from .questions.cases import Case
 from .text.advice import advice_for_construction
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits
 
-_RUNS = 3
-_DRAW_ALIKE = "Draw the parameters as the reference does, in the same order."
+_RUNS, _OTHER_ORDER = 3, 1e-3   # relative L2 by which float32 runs may differ: sums may be in another order
 _KEEP_NAMES = "Keep the reference's parameter names and shapes."
-_ROUNDING = 1e-3   # float32 runs may differ by this much, because sums may be in another order
 _OF_VALUES = ("values", "gradients", "gradient_values")
-_ONE_CASE = ("batch_one", "empty_batch")
 _MOST_VALUES = 1 << 24   # gradients of a further case are compared only if its inputs have at most so many values
-_EXPANDED = "for the grad_output of y.sum().backward(), which is expanded (stride 0)"
 _ASKED = {
     "constructs": "Constructs with the same arguments?", "state_dict": "Takes the reference's state_dict?",
     "same_draw": "Draws the same parameters?", "kind": "Right shape, dtype, device?",
@@ -55,7 +51,7 @@ class Examination:
         self.trial, self.given, self.progress = trial, given, progress
         self.questions, self.emit = progress.questions, progress.emit
         self.emulated, self.timed, self.effort, self.beside = emulated, timed, effort, beside
-        self.times_first = effort == "quick" and timed and not emulated   # before those for which a file may compile more
+        self.times_first = effort == "quick" and timed and not emulated   # a file may compile more for daily use
         self.first_wrong: Outcome | None = None
         self.gradients_known = True    # the reference's are finite; without that there is no truth for timed calls
         self.errors: dict[str, ResultErrors] = {}   # of the given size
@@ -91,15 +87,13 @@ class Examination:
         self._others("other_arguments", [*cases.arguments(self.given, self.trial),
                                          *(cases.other_size(self.given) if self.trial.takes_size else [])], gradients)
         small = self.given if self.given.setting.layer is None else cases.small_case(self.given)
-        later: list[Callable[[], Iterator[Question]]] = []   # questions that come after the times
-        if not broken and not (right if small is self.given else self._small_is_right(small, gradients)):
-            self._skip(("noncontiguous", "batch_one", *habits.KEYS), cases.already_wrong(small, self.trial.given))
-        else:
+        daily_use = not broken and (right if small is self.given else self._small_is_right(small, gradients))
+        if daily_use or broken:
             self._layouts(small, gradients)
-            if not broken:
-                self.emit(Event("check", "without gradients, after .eval(), twice at once"))
-                self.questions += habits.ask(self.trial, small, gradients=gradients, later=later if self.times_first else None)
-                self.questions.append(other_values.ask(self.trial, small, gradients=gradients))
+        else:
+            self._skip(("noncontiguous", "batch_one", *habits.KEYS), cases.already_wrong(small, self.trial.given))
+        if daily_use and not self.times_first:
+            self._daily_use(small, gradients)
         self._others("empty_batch", [cases.with_batch(small, 0, "an empty batch")], gradients)
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "streams, memory"))
@@ -109,9 +103,8 @@ class Examination:
         self._kernelbench()
         self.trial.candidate.note_what_ran()   # the timing may end the process
         self._times()
-        for ask in later:
-            self.emit(Event("check", "one gradient alone, frozen parameters"))
-            self.questions += ask()
+        if daily_use and self.times_first:
+            self._daily_use(small, gradients)
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "graphs, torch.compile"))
             self.questions += gpu_questions.ask_last(self.trial, self.given, given)
@@ -121,6 +114,11 @@ class Examination:
             shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
         elif self.given.setting.layer is not None and not broken and not self.trial.candidate.given_up:
             self.questions += [*networks.later_bias(self.trial, small), *networks.refuses(self.trial, small, given.state)]
+
+    def _daily_use(self, small: Case, gradients: bool) -> None:
+        self.emit(Event("check", "without gradients, after .eval(), twice at once"))
+        self.questions += habits.ask(self.trial, small, gradients=gradients)
+        self.questions.append(other_values.ask(self.trial, small, gradients=gradients))
 
     def _at_the_given_size(self) -> Outcome:
         """Ask at the given size. Raises `BadRequest` if the reference gives no truth there."""
@@ -211,7 +209,8 @@ class Examination:
             self.trial.loads_state = False
             self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {_said(error)}", _KEEP_NAMES))
         if differs := drawn.unequal(self.trial, how):
-            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. {differs}", _DRAW_ALIKE))
+            self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. {differs}",
+                                               "Draw the parameters as the reference does, in the same order."))
         elif wrong := drawn.under_another_seed(self.trial, how, new_seed()):
             self._fail("same_draw", Problem("state", Status.MISMATCH, f"No. {wrong}", "Set no seed in the constructor."))
         else:
@@ -279,7 +278,8 @@ class Examination:
         if wrong.about == "gradient_values":
             self.first_wrong = self.first_wrong or outcome
         advice = "Read grad_output by its strides, or take grad_output.contiguous() first."
-        self._fail("gradient_values", replace(wrong, seen=f"{wrong.seen.rstrip('.')}, {_EXPANDED}.",
+        self._fail("gradient_values", replace(wrong, seen=f"{wrong.seen.rstrip('.')}, for the grad_output of "
+                                             "y.sum().backward(), which is expanded (stride 0).",
                                               advice=advice), prefix="No. ")
         return False
 
@@ -302,7 +302,7 @@ class Examination:
             return
         seen = f"No. {others} of {_RUNS - 1} further runs gave different bits, up to {numbers.error(apart)} apart."
         wrong, advice = outcome.problem("values") is not None, DEFAULT_ADVICE[Status.NONDETERMINISTIC]
-        little = apart < _ROUNDING and not wrong
+        little = apart < _OTHER_ORDER and not wrong
         self.questions.append(Question("same_bits", _ASKED["same_bits"], Answer.WARNED if little else Answer.FAILED, seen,
                                        advice, str(Status.NONDETERMINISTIC)))
 
@@ -416,7 +416,7 @@ class Examination:
             if len(wrong) > 1 or right:
                 seen = f"No. Wrong for {_listed([w[0] for w in wrong])}{good} For {name}: {problem.seen}"
             else:  # the question itself already names the case
-                seen = f"No. {problem.seen}" if key in _ONE_CASE else f"No. For {name}: {problem.seen}"
+                seen = f"No. {problem.seen}" if key in ("batch_one", "empty_batch") else f"No. For {name}: {problem.seen}"
             self._fail(key, replace(problem, seen=seen))
 
     def _other_draw(self, case: Case) -> Problem | None:

@@ -3,7 +3,7 @@ module. The truth is known from the plain call; only for .eval() and for other p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -50,11 +50,12 @@ _LAYOUTS = ("reversed", "channels_last")
 _IN_MEMORY = {"reversed": "", "channels_last": " in channels_last"}
 
 
-def ask(trial: TrialRun, case: Case, *, gradients: bool, later: list[Callable[[], Iterator[Question]]] | None = None
-        ) -> Iterator[Question]:
+def ask(trial: TrialRun, case: Case, *, gradients: bool) -> Iterator[Question]:
     """One after the other. `case`: one for which the candidate is right; of a large one two samples, where the reference takes
-    so few. `gradients`: whether it has any. `later`: gets what asks the questions for which a file may compile more kernels,
-    because one gradient alone may have its own; by default they are asked here."""
+    so few. `gradients`: whether it has any."""
+    if trial.candidate.given_up:   # it has ended too often
+        yield from (Question(key, ASKED[key], Answer.SKIPPED, "Not asked: the process has ended too often.") for key in KEYS)
+        return
     few = with_batch(case, 2, "batch 2")
     large = sum(torch.Size(s).numel() for s in case.shapes) > _LARGE and few.shapes < case.shapes
     try:
@@ -66,28 +67,15 @@ def ask(trial: TrialRun, case: Case, *, gradients: bool, later: list[Callable[[]
             yield Question(key, ASKED[key], Answer.SKIPPED, already_wrong(first.case, trial.given))
         return
     asker = _Habits(trial, first, second, other)
-    slow = (asker.some_gradients, asker.modes)
-
-    def asked(those: Sequence[Callable[[], list[Question]]]) -> Iterator[Question]:
-        for one in those:
-            if not trial.candidate.given_up:
-                found = one()
-                if one == asker.no_grad:
-                    asker.right_without = found[0].answer is not Answer.FAILED
-                asker.failed |= {q.key for q in found if q.answer is Answer.FAILED}
-                yield from found
-
-    def asked_later() -> Iterator[Question]:
-        if trial.candidate.given_up:  # the timing may have ended its process
-            yield Question("some_gradients", ASKED["some_gradients"], Answer.SKIPPED,
-                           "Not asked: the process has ended too often.")
-        yield from asked(slow)
-    if later is not None:
-        later.append(asked_later)
-    yield from asked([one for one in (
-        asker.no_grad, asker.threads, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views,
-        asker.in_training, asker.overwritten, asker.parameters, asker.copied, asker.numbers, asker.leading,
-        asker.second_derivative, asker.eval_mode, asker.modes, asker.left) if later is None or one not in slow])
+    for one in (asker.no_grad, asker.threads, asker.two_calls, asker.some_gradients, asker.second_backward, asker.views,
+                asker.in_training, asker.overwritten, asker.parameters, asker.copied, asker.numbers, asker.leading,
+                asker.second_derivative, asker.eval_mode, asker.modes, asker.left):
+        if not trial.candidate.given_up:
+            found = one()
+            if one == asker.no_grad:
+                asker.right_without = found[0].answer is not Answer.FAILED
+            asker.failed |= {q.key for q in found if q.answer is Answer.FAILED}
+            yield from found
 
 
 class _Habits(OfNetworks):

@@ -52,6 +52,8 @@ def ask(trial: TrialRun, given: Case, *, gradients: bool) -> Question:
     whether such a module may get these, so a wrong result is a warning. Its derivative may jump at zero, where each gradient
     between both sides is right: only NaN and infinite gradients count there. Equal values may share their gradients in any
     way, so the sums are compared."""
+    if trial.candidate.given_up:
+        return Question(_KEY, _ASKED, Answer.SKIPPED, "Not asked: the process has ended too often.")
     right: list[str] = []
     warned: list[tuple[str, Problem]] = []
     free = not (trial.drawn is not None and any(trial.drawn.structures)) and any(x.is_floating_point() for x in trial.given)
