@@ -279,6 +279,14 @@ def test_bfloat16_and_autocast_may_raise_but_not_be_wrong(checked, line: str, an
     assert failed(report) == {} and question.answer is answer and question.seen.startswith(words), question
 
 
+@pytest.mark.parametrize(("line", "warned"), [
+    ("self.seen = [y.detach()]", False), ("self.seen = self.seen[-3:] + [x]", False), ("self.seen.append(x)", True),
+    ("self.seen.append(self.seen); self.seen = [y]", False)], ids=["the last output", "four inputs", "all inputs", "a cycle"])
+def test_tensors_that_each_call_keeps_are_a_warning(checked, line: str, warned: bool) -> None:
+    report = checked(modules()["keeps_all_its_outputs"].replace("self.seen.append(y.detach())", line), reference=LAYER)
+    assert failed(report) == {} and (report.question("kept") is not None) is warned, report.question("kept")
+
+
 @pytest.mark.parametrize(("line", "answer"), [
     ("return self.right(x)", Answer.PASSED), ("assert x.dim() == 4; return self.right(x)", None),
     ("return self.right(x) if x.dim() == 4 else self.right(x.flip(0))", Answer.WARNED)])

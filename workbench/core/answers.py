@@ -51,7 +51,8 @@ FEW_PARTS = 4   # so many parts that did not run are named where there is little
 # What a check does not test.
 _NOT_ASKED = ("other dtypes than the given one, bfloat16 and float64", "torch.func and tracing",
               "infinite and denormal inputs", "tensors of more than 2^31 values",
-              "memory that is never freed", "how often memory is allocated", "another rounding mode of the processor",
+              "memory that C++ or CUDA code never frees", "how often memory is allocated",
+              "another rounding mode of the processor",
               "several devices", "sizes and arguments far above the given ones",
               "inputs that the reference refuses, except too many channels", "arguments of forward by their names",
               "attributes that are set later", "words for the constructor that the reference's text does not compare",

@@ -4,6 +4,7 @@ optimizer, and so on. Tensors: one or two sets of inputs, then a grad_output for
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.utils import stateless
 
 from ...module.cases import OTHER_GRADS, laid_out, other_grad
@@ -34,9 +36,9 @@ from ..foreign.wire import Tensors
 from .calls import given_backward, gradients_of
 from .module import Settings, changed_settings, other_random_states, random_states
 
-_monotonic, _sleep = time.monotonic, time.sleep   # taken before a foreign file may replace them
+_monotonic, _sleep, _collect = time.monotonic, time.sleep, gc.collect   # taken before a foreign file may replace them
 _MANY, _MANY_S = 100, 0.5      # the number of calls, and the seconds after which no more are made
-_KEPT_BYTES = 1 << 26          # of outputs
+_KEPT_BYTES, _FEW = 1 << 26, 8   # of outputs; the calls of which nothing may be kept
 _CHOICES_S = 15.0
 _THREADS_S, _REST_S = 0.1, 2e-5
 
@@ -217,7 +219,8 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
     """Of many calls the output that is farthest from the first, element by element. After its call each output is filled in
     place with a number of its own, unless it is the memory of an input or of the state. One output is an input of the next
     call, if it has the shape of the first input. Then an output, after its inputs have been overwritten. Then the output of one
-    of many calls without gradients that later calls have changed most. These outputs are kept, up to some MB."""
+    of many calls without gradients that later calls have changed most. These outputs are kept, up to some MB. `buffers` of the
+    answer: "kept" if the tensors of further calls are still there when nothing but the module can have them."""
     (xs,), _ = sets_of(request, tensors, device)
     first = module(*xs).detach().clone()
     farthest, lost, begin = torch.zeros_like(first), torch.zeros_like(first), _monotonic()
@@ -246,7 +249,26 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
     output = module(*xs).detach()
     for x in xs:
         x.fill_(1)
-    return Habit(), [first + farthest, output, first + lost]
+    return Habit(("kept",) if _keeps(module, xs) else ()), [first + farthest, output, first + lost]
+
+
+def _keeps(module: torch.nn.Module, xs: Tensors) -> bool:
+    """Whether most outputs, or most inputs, of a few calls are still in memory after them. A module may keep one or two."""
+    calls: list[list[StorageWeakRef]] = []
+    own = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers())}
+    begin = _monotonic()
+    for count in range(_FEW):
+        inputs = [x.clone() for x in xs]
+        with torch.set_grad_enabled(count % 2 == 0):
+            output = module(*inputs)
+        calls.append([StorageWeakRef(t.untyped_storage()) for t in (output, *inputs)
+                      if t.untyped_storage().data_ptr() not in own])
+        del inputs, output
+        if _monotonic() - begin > _MANY_S:
+            break
+    _collect()
+    left = [sum(not ref.expired() for ref in some) for some in zip(*calls, strict=False)]
+    return len(calls) == _FEW and max(left, default=0) > _FEW // 2 + 1
 
 
 def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:

@@ -83,7 +83,7 @@ class _Habits(OfNetworks):
 
     def __init__(self, trial: TrialRun, first: Outcome, second: Outcome, other: Outcome) -> None:
         super().__init__(trial, first)
-        self.second, self.other = second, other
+        self.second, self.other, self._keeps = second, other, False
         self._near = cache(partial(magnitudes.near, trial, first))
         self._changed = cache(lambda: trial.run(   # other parameters
             replace(first.case, integers=False), gradients=first.grad_output is not None,
@@ -152,7 +152,9 @@ class _Habits(OfNetworks):
             others = [one for one in (self.second, None if self.other is self.second else self.other, near) if one]
             return next(filter(None, map(wrong_beside, others)), "") or self._many_calls() or \
                 self._beside_another() or self._of_another_seed() or self._of_touched(self.second.inputs)
-        return [self._question("two_calls", wrong, f"Yes: the first output is unchanged after a second call{more}.")]
+        asked = self._question("two_calls", wrong, f"Yes: the first output is unchanged after a second call{more}.")
+        said = "Inputs or outputs of its calls stay in memory, so each call needs more of it."
+        return [asked, *([self._question("kept", lambda: said, "").as_warning()] if self._keeps else [])]
 
     def some_gradients(self) -> list[Question]:
         """Gradients of only the parameters, only the inputs, each tensor alone, and all tensors except one."""
@@ -466,7 +468,9 @@ class _Habits(OfNetworks):
                   f"An output{' without gradients' if self.right_without else ''}, after more calls")
         ask = partial(Aliases, without=self.right_without)
         try:
-            found = [{"output": one} for one in self._asked(ask, [self.first])[1]]
+            facts, results = self._asked(ask, [self.first])
+            found = [{"output": one} for one in results]
+            self._keeps = self._keeps or self._collected is None and bool(facts.buffers)
         except Raised as error:
             try:
                 self.trial.reference.ask(partial(ask, inputs=len(self.first.inputs)), self.trial.how(self.first.case),

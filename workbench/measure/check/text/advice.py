@@ -67,10 +67,10 @@ ASKED = {  # in daily use
     "second_derivative": "Right second derivatives?", "double": "As exact in float64 as the reference?",
     "bfloat16": "Right in bfloat16 and under autocast?",
     "numbers": "Right for other numbers among its inputs?", "leading": "Right for one more leading dimension?",
-    "unbatched": "Right for a sample without a batch?"}
+    "unbatched": "Right for a sample without a batch?", "kept": "Frees the tensors of its calls?"}
 KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "kernels_ran", "resets", "refuses", "later_bias",
-                                                 "numbers", "leading", "unbatched", "second_derivative", "double",
-                                                 "bfloat16"))
+                                                 "numbers", "leading", "unbatched", "kept", "second_derivative",
+                                                 "double", "bfloat16"))
 OF_DAILY_USE = {
     "no_grad": "Compute the same values with and without gradient recording.",
     "threads": "Allocate temporary tensors in each call. Do not keep them in self or in static variables.",
@@ -89,6 +89,7 @@ OF_DAILY_USE = {
     "resets": "Draw all parameters of the module in each call of reset_parameters().",
     "numbers": "Read the numbers among the inputs in each call. Keep none of them.",
     "leading": "Treat all dimensions ahead of the last ones as the batch, or raise an exception.",
+    "kept": "Keep no tensor of a call in self, in a list, or in a cache without a limit.",
     "unbatched": "Add the batch dimension and remove it again, or raise an exception.",
     "later_bias": "Test in each call whether self.bias is None.",
     "second_derivative": "Use ctx.save_for_backward and differentiable operations in backward, or mark it once_differentiable.",
