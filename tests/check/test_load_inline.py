@@ -341,17 +341,28 @@ class ModelNew(nn.Linear):
 
 
 def test_branches_of_cuda_that_no_question_runs_are_named(checked) -> None:
-    """A line that runs only in part, and a block. Lines that only report errors are not named."""
+    """A line that runs only in part, a block, and what the preprocessor leaves out without a GPU. Lines that only report errors
+    are not named."""
     reference = ("import torch\nfrom torch import nn\nclass Model(nn.Linear):\n    def forward(self, x):\n"
                  "        return 2 * super().forward(x)\ndef get_inputs():\n    return [torch.randn(3, 5)]\n"
                  "def get_init_inputs():\n    return [5, 7]\n")
-    text = with_small_headers(_WITH_BRANCHES, runs=True)
+    text = with_small_headers(_WITH_BRANCHES, runs=True).replace("  int n = x.numel();", """  int n = x.numel();
+  int* pinned = nullptr;
+  if (cudaMallocHost(&pinned, 4) != cudaSuccess) throw 1;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  n = 0;
+#else
+  *pinned = n;
+#endif
+  n = *pinned;
+  cudaFreeHost(pinned);""")
     report = checked(text, reference=reference)
-    assert failed(report) == {}
+    assert failed(report) == {}, report.questions
     line = {words.strip(): number for number, words in enumerate(text.splitlines(), 1)}
     first, block = line["if (i == 999999) value += 1;"], line["if (row == 777) {"]
     assert report.question("reached").seen == (
-        "No. No question ran 2 parts of its Python text and its CUDA, so nothing is known of them: "
+        "No. No question ran 3 parts of its Python text and its CUDA, so nothing is known of them: "
+        f"line {line['n = 0;']} (`#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800` is compiled for a GPU only); "
         f"line {first} (one side of `if (i == 999999) value += 1;` never runs); "
         f"lines {block}–{block + 2} (one side of `if (row == 777) {{` never runs).")
     assert report.question("reached").seen.removeprefix("No. ") in report.evidence

@@ -411,3 +411,32 @@ def test_what_every_call_raises_is_said_once(checked) -> None:
     assert [q.key for q in said] == ["values"] and said[0].answer is Answer.FAILED, report.questions
     for key in ("other_sizes", "other_arguments", "empty_batch"):
         assert report.question(key).seen == "Not asked, because the call raises.", report.question(key)
+
+
+def test_a_list_of_get_init_inputs_arrives_as_a_list(checked) -> None:
+    """The reference of KernelBench gives lists; a right file may add to one."""
+    reference = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, widths):
+        super().__init__()
+        widths = [8] + WIDTHS
+        self.layers = nn.Sequential(*(nn.Linear(i, o) for i, o in zip(widths, widths[1:])))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+
+def get_init_inputs():
+    return [[6, 4]]
+"""
+    text = reference.replace("Model(", "ModelNew(").split("def get_inputs")[0]
+    report = checked(text.replace("WIDTHS", "widths"), reference=reference.replace("WIDTHS", "list(widths)"))
+    assert failed(report) == {} and "widths=[7, 4]" in report.question("other_arguments").seen, report.questions

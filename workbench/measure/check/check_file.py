@@ -58,6 +58,10 @@ _RESETS = "reset_parameters()"
 _NO_ITERATOR = "{0}() returns no iterator: next(module.{0}()) raises an exception."
 _OF_INTERFACE = {   # see `host.module.interface`
     ":bias": ("Without a bias it has no attribute bias. PyTorch's layer has None there.", "Register bias as None."),
+    ":class": ("It is no instance of PyTorch's layer: spectral_norm then normalises another matrix.",
+               "Derive ModelNew from the layer's class."),
+    ":arguments": ("Its constructor changes a list that it is given.", "Copy the list before you change it."),
+    ":copy": ("A deep copy of it has other frozen parameters, or draws random numbers.", "Do not override __deepcopy__."),
     ":repr": ("print(module) raises an exception.", "Correct extra_repr or __repr__."),
     ":hooks": ("It does not run hooks that are registered for all modules.", "Do not override __call__."),
     **{f":{name}": (_NO_ITERATOR.format(name), f"Do not override {name}.")
@@ -386,23 +390,25 @@ def _interface(trial: TrialRun, case: Case) -> list[Question]:
         for name in there:
             if name.endswith("()") and name[:-2] not in own and (name != _RESETS or ours.as_layer >= theirs.as_layer):
                 lacks.append((f"It has no method {name}. The reference has one.", f"Add {name}."))
-            elif name in _OF_INTERFACE and name not in has and (name != ":bias" or ours.as_layer):
+            elif name in _OF_INTERFACE and name not in has and (name not in (":bias", ":class") or ours.as_layer):
                 lacks.append(_OF_INTERFACE[name])
     return [_warning("interface", "Has the interface of the reference?", lacks)] if lacks else []
 
 
 def _forms(trial: TrialRun, case: Case) -> list[Question]:
-    """A warning if a file that stands for nn.ConvTranspose does not take its arguments by name, as lists or as NumPy's whole
-    numbers, or ignores a dtype or torch's default dtype. Of other files KernelBench gives the arguments by position."""
+    """A warning if a file ignores torch's default dtype, or if one that stands for nn.ConvTranspose does not take its arguments
+    by name, as lists or as NumPy's whole numbers, or ignores a dtype. Of other files KernelBench gives the arguments by
+    position."""
     ours, theirs = trial.candidate.facts, trial.reference.facts
-    if not (ours and theirs and ours.as_layer and theirs.as_layer) or case.setting.layer is None or case.setting.arguments:
+    if not (ours and theirs) or case.setting.arguments:
         return []
-    small = (few_channels(case) or case).setting
-    lists = replace(small, keywords=tuple((n, list(getattr(small.layer, n)) if n in _OF_DIMENSIONS else v)
+    of_layer = ours.as_layer and theirs.as_layer and case.setting.layer is not None
+    small = ((few_channels(case) or case) if of_layer else case).setting
+    lists = replace(small, keywords=tuple((n, list(getattr(small.layer, n)) if of_layer and n in _OF_DIMENSIONS else v)
                                           for n, v in small.keywords))
     own = ours.parameters
     said, one, other = [], [n for n in trial.parameters if n in own], [n for n in own if n in trial.parameters]
-    if one != other:
+    if of_layer and one != other:
         said.append((f"The order of its arguments is {', '.join(other)}. That of PyTorch's layer is {', '.join(one)}.",
                      "Take the arguments in the order of nn.ConvTranspose."))
     for words, setting, form, advice in (
@@ -411,6 +417,8 @@ def _forms(trial: TrialRun, case: Case) -> list[Question]:
             ("With whole numbers of NumPy", small, "numpy", "Do not test for int: a whole number of NumPy is none."),
             ("With dtype=torch.float64", small, "dtype", "Pass dtype and device on to the layer, or do not accept them."),
             ("Where torch's default dtype is float64", small, "float64", "Leave dtype None, which stands for the default.")):
+        if not of_layer and form != "float64":
+            continue
         given = setting if words.startswith("With all") else positional(setting, trial.parameters, trial.defaults)
         how = Construction(*given.texts, seed=_SEED_OF_FORMS, form=form)
         with suppress(Raised, Ended):   # of the reference

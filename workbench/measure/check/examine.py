@@ -83,7 +83,7 @@ class Examination:
             self._range(given)
             self._same_bits(given)
         right = self._called_once_more(given)
-        self._others("other_sizes", cases.sizes(self.given), gradients)
+        self._others("other_sizes", cases.sizes(self.given, tuple(given.expected["output"].shape)), gradients)
         self._others("other_arguments", [*cases.arguments(self.given, self.trial),
                                          *(cases.other_size(self.given) if self.trial.takes_size else [])], gradients)
         small = self.given if self.given.setting.layer is None else cases.small_case(self.given)

@@ -12,11 +12,12 @@ from ...core import numbers
 from ...core.trial import Status
 from .foreign import requests
 from .foreign.process import Ended, ForeignProcess, Raised
-from .foreign.replies import Loaded, Made, NoTensor, Output, Ran, StateLoaded
+from .foreign.replies import Left, Loaded, Made, NoTensor, Output, Ran, StateLoaded
 from .foreign.requests import OfModule, OnGpu
 
 R = TypeVar("R")
 _MOST_DEATHS = 1
+_SAME_NORM = 1e-2
 _KEPT = 4   # draws: a case makes two or three
 
 
@@ -150,3 +151,16 @@ def unlike(names: Sequence[str], values: list[torch.Tensor], own_names: Sequence
         return f"Its state_dict has {', '.join(own_names) or 'nothing'}; the reference's has {', '.join(names) or 'nothing'}."
     return next((f"Its {n} is {numbers.shape(b.shape)}, the reference's is {numbers.shape(a.shape)}."
                  for n, a, b in zip(names, values, by_name(names, own_names, own), strict=False) if a.shape != b.shape), "")
+
+
+def other_attributes(ours: Left, theirs: Left) -> str:
+    """What is wrong with the tensors that a call sets as attributes."""
+    there = dict(zip(ours.attributes, ours.norms, strict=False))
+    for name, norm in zip(theirs.attributes, theirs.norms, strict=False):
+        if name not in there:
+            return f"A call of the reference sets the attribute {name}, a call of the file does not."
+        if name in theirs.trained and name not in ours.trained:
+            return f"Its attribute {name}, which a call sets, has no gradient. That of the reference has one."
+        if not abs(there[name] - norm) <= _SAME_NORM * norm:
+            return f"Its attribute {name}, which a call sets, has other values than that of the reference."
+    return ""

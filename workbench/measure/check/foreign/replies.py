@@ -159,10 +159,12 @@ class IsTheLayer(Answer):
 
 @dataclass(frozen=True)
 class StateLoaded(Answer):
-    """`tells`: load_state_dict(strict=False) returns the missing and the unexpected keys."""
+    """`tells`: load_state_dict(strict=False) returns the missing and the unexpected keys. `shares`: the module has the memory
+    of the tensors that were loaded."""
 
     names: tuple[str, ...]
     tells: bool = True
+    shares: bool = False
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,8 @@ class Left(Answer):
     numbers; `seeds`: generators that have the same state after each call; `hooks`: whether a forward hook ran; `strides` of the
     output; `settings`: settings of torch that have changed since before the file was loaded; `idle`: names of its load_inline
     calls whose kernels the emulator has not run; `resets`: parameters that reset_parameters() does not draw anew; `scattered`:
-    tensors whose gradients are not contiguous."""
+    tensors whose gradients are not contiguous; `attributes`: tensors of the module that a call has set and that are no
+    parameters or buffers; `norms` of these; `trained`: those that have a gradient."""
 
     state: tuple[str, ...]
     frozen: tuple[str, ...]
@@ -275,6 +278,9 @@ class Left(Answer):
     idle: tuple[str, ...] = ()
     resets: tuple[str, ...] = ()
     scattered: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    norms: tuple[float, ...] = ()
+    trained: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

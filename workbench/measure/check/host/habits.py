@@ -363,6 +363,7 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     xs, grad_outputs = there[:request.inputs], there[request.inputs:]
     trainable = {n: p.requires_grad for n, p in module.named_parameters()}
     modes = {n: one.training for n, one in module.named_modules()}
+    own = dict(vars(module))
     torch.manual_seed(int(torch.randint(2**31, ())))  # a file that sets it to what it set before would not be seen
     other_random_states(device)
     drawn_before = random_states(device)
@@ -380,6 +381,8 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
         scattered = tuple(n for n, g in zip(names, grads, strict=True) if not g.is_contiguous())
     else:
         module(*xs)
+    attributes = {n: v for n, v in vars(module).items()
+                  if isinstance(v, torch.Tensor) and v.is_floating_point() and own.get(n) is not v}
     seeds = tuple(sorted(one.split()[0] for one in {*drawn} & {*random_states(device)}))
     state = {n: v.detach().clone() for n, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
     frozen = tuple(n for n, p in module.named_parameters() if trainable.get(n, p.requires_grad) != p.requires_grad)
@@ -388,7 +391,9 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     strides = tuple(output.stride()) if isinstance(output, torch.Tensor) else ()
     draws = not {*drawn_before} <= {*drawn}
     return Left(tuple(state), (*frozen, *thawed), changed, draws, seeds, bool(ran), strides, changed_settings(before),
-                resets=_drawn_otherwise(module), scattered=scattered), [*state.values(), *grad_outputs]
+                resets=_drawn_otherwise(module), scattered=scattered, attributes=tuple(attributes),
+                norms=tuple(float(v.detach().double().norm()) for v in attributes.values()),
+                trained=tuple(n for n, v in attributes.items() if v.requires_grad)), [*state.values(), *grad_outputs]
 
 
 HABITS = (no_grad, threads, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, eval_alone)

@@ -187,6 +187,8 @@ class Host:
         names, values = the_state(module)
         wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
         has = interface(module, as_layer=stands_for_layer(self.cls)) if request.form == INTERFACE else ()
+        has += (":arguments",) if has and (arguments, keywords) == tuple(map(ast.literal_eval, (
+            request.arguments, request.keywords))) else ()
         return Made(tuple(names), wanted, structure(module), convolves(module), after, *kinds(module),
                     takes_assign(module), has), values
 
@@ -200,8 +202,9 @@ class Host:
         tells = not request.inside or tells_of_keys(module, request.names, tensors)
         whole.load_state_dict({prefix + n: v for n, v in zip(request.names, tensors, strict=True)})
         names, values = the_state(whole)
+        given = {v.data_ptr() for v in tensors if v.numel()}
         there = tuple(n[len(prefix):] if n.startswith(prefix) else f"a {n} without prefix" for n in names)
-        return StateLoaded(there, tells), values
+        return StateLoaded(there, tells, any(v.data_ptr() in given for v in values)), values
 
     def left(self, request: requests.AskLeft, tensors: Tensors) -> tuple[Left, Tensors]:
         """The habit `left`, which needs data that the host keeps."""

@@ -4,9 +4,11 @@ system. Beside them a hook and a parametrization of the judge's."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib
 import inspect
+import io
 import logging
 import multiprocessing
 import os
@@ -208,6 +210,14 @@ def _of_numpy(value: Any) -> Any:
     return importlib.import_module("numpy").int64(value) if type(value) is int else value
 
 
+def saved_and_loaded(module: nn.Module) -> nn.Module:
+    memory = io.BytesIO()
+    torch.save(module, memory)
+    memory.seek(0)
+    loaded: nn.Module = torch.load(memory, weights_only=False)
+    return loaded
+
+
 class _Ran(Exception):
     """A hook ran."""
 
@@ -222,12 +232,31 @@ def interface(module: nn.Module, *, as_layer: bool) -> tuple[str, ...]:
     found = [f"{n}()" if n in methods else n for n in dir(module) if not n.startswith("_") and not hasattr(nn.Module, n)
              and _can_be_called(module, n)]
     found += [":bias"] if as_layer and hasattr(module, "bias") else []
+    found += [":class"] if isinstance(module, tuple(_CLASSES)) else []
+    found += [":copy"] if _copies_flags(module) else []
     for name in ("parameters", "named_parameters", "buffers", "modules", "children"):
         with suppress(Exception):   # foreign code
             found += [f":{name}"] if hasattr(getattr(module, name)(), "__next__") else []
     with suppress(Exception):
         found += [":repr"] if isinstance(repr(module), str) else []
     return (*found, *([":hooks"] if _runs_hooks_of_all(module) else []))
+
+
+def _copies_flags(module: nn.Module) -> bool:
+    """Whether a deep copy has the same frozen parameters, and draws nothing. True if it cannot be made."""
+    floats = [p for p in module.parameters() if p.is_floating_point()][:1]
+    state = torch.get_rng_state()
+    try:
+        for p in floats:
+            p.requires_grad_(not p.requires_grad)
+        other = copy.deepcopy(module)
+        return torch.equal(state, torch.get_rng_state()) and [p.requires_grad for p in other.parameters()] == [
+            p.requires_grad for p in module.parameters()]
+    except Exception:   # foreign code
+        return True
+    finally:
+        for p in floats:
+            p.requires_grad_(not p.requires_grad)
 
 
 def _can_be_called(module: nn.Module, name: str) -> bool:
@@ -312,7 +341,9 @@ def settings_now() -> Settings:
         "threads of Python": threading.active_count()}
     found |= _of_the_process()
     for place, holder in _PLACES.items():
-        found |= {f"{place}.{name}": id(_own(one)) for name, one in vars(holder).items() if callable(one)}
+        for name, one in vars(holder).items():
+            if callable(one):   # what it returns is a setting, too, if it stands above
+                found[f"{place}.{name}"] = found.get(f"{place}.{name}"), id(_own(one))
     return found
 
 

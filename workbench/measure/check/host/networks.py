@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
-import io
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from ..foreign.replies import Habit
 from ..foreign.requests import Altered, AsTrained, Copied, InModes, Overwritten, Parametrized, SecondDerivative, TwoInstances
 from ..foreign.wire import Tensors
 from .habits import fresh_grads, named_gradients, only, overwrite, restore, sets_of, tensors_of
-from .module import BeforeCalls, Times, begin_with, random_states
+from .module import BeforeCalls, Times, begin_with, random_states, saved_and_loaded
 
 _monotonic = time.monotonic    # taken before a foreign file may replace it
 _AGAIN = 4   # calls with one weight: another one may then lie where an earlier one lay
@@ -135,7 +134,7 @@ def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: s
     kept = [p.detach().clone() for p in parameters.values()]
     others = {"copy": copy.deepcopy(module)}
     with contextlib.suppress(Exception):   # foreign code
-        others["saved"] = _saved(module)
+        others["saved"] = saved_and_loaded(module)
     try:
         overwrite(parameters, list(parameters), [torch.zeros_like(v) for v in kept])
         found = {name: _Round(other, request.gradients, sets, grad_outputs, {}, device).called()
@@ -179,23 +178,31 @@ def altered(module: torch.nn.Module, request: Altered, tensors: Tensors, device:
 
 
 def _touched(module: torch.nn.Module, request: Altered, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Outputs without gradients, then with gradients. For each of `changes`: after a call, one value of a copy of the input is
-    that of the other set; after another call the row of that place is, and is written in place."""
+    """Outputs without gradients, with gradients, and in eval mode without gradients. Each time: of a second call with the same
+    input, after the output of the first has been overwritten. Then for each of `changes`: after a call, one value of a copy of
+    the input is that of the other set; after another call the row of that place is, and is written in place."""
     (xs, others), _ = sets_of(request, tensors, device)
-    outputs = []
-    for records in (torch.no_grad, torch.enable_grad):
-        inputs = [x.clone() for x in xs]
-        for which, place in request.changes:
-            copies = [x.clone() for x in inputs]
-            copies[which].view(-1)[place] = others[which].view(-1)[place]
-            row, of_row = (one.view(-1, one.shape[-1] if one.dim() else 1) for one in (inputs[which], others[which]))
-            with records():
-                module(*inputs)
-                outputs.append(module(*copies).detach().clone())
-                module(*inputs)
-            row[place // row.shape[1]] = of_row[place // row.shape[1]]
+    outputs: Tensors = []
+    with _as_it_was(module):
+        for records in (torch.no_grad, torch.enable_grad, torch.no_grad):
+            if len(outputs) >= 2 + 4 * len(request.changes):
+                module.eval()
+            inputs = [x.clone() for x in xs]
+            with records(), contextlib.suppress(RuntimeError):   # of which a part may not be written
+                module(*[x.clone() for x in inputs]).detach().fill_(1)
             with records():
                 outputs.append(module(*inputs).detach().clone())
+            for which, place in request.changes:
+                copies = [x.clone() for x in inputs]
+                copies[which].view(-1)[place] = others[which].view(-1)[place]
+                row, of_row = (one.view(-1, one.shape[-1] if one.dim() else 1) for one in (inputs[which], others[which]))
+                with records():
+                    module(*inputs)
+                    outputs.append(module(*copies).detach().clone())
+                    module(*inputs)
+                row[place // row.shape[1]] = of_row[place // row.shape[1]]
+                with records():
+                    outputs.append(module(*inputs).detach().clone())
     return Habit(choices=((),) * len(outputs)), outputs
 
 
@@ -486,14 +493,6 @@ def _as_it_was(module: torch.nn.Module) -> Iterator[None]:
         restore([*kept, *((b, buffers[n]) for n, b in module.named_buffers() if n in buffers)])
         for one, training in modes:
             one.training = training
-
-
-def _saved(module: torch.nn.Module) -> torch.nn.Module:
-    memory = io.BytesIO()
-    torch.save(module, memory)
-    memory.seek(0)
-    loaded: torch.nn.Module = torch.load(memory, weights_only=False)
-    return loaded
 
 
 def _raises(*_: object) -> None:

@@ -184,9 +184,11 @@ class OtherCalls(Asking):
         how = {"generator": self.trial.generator, "device": self.trial.generator.device}
         changes = tuple(dict.fromkeys((which, int(torch.randint(there[which].numel(), (), **how)))
                                       for which, _ in zip(cycle(free), range(_TOUCHES), strict=False)))
-        words = tuple(f"After a change of {what} {place} of {'the input' if len(there) == 1 else f'input {which}'}, {mode}"
-                      for mode in ("without gradients", "with gradients") for which, place in changes
-                      for what in ("value", "the row of value"))
+        each = ["In a second call, after the output of the first was overwritten", *(
+            f"After a change of {what} {place} of {'the input' if len(there) == 1 else f'input {which}'}"
+            for which, place in changes for what in ("value", "the row of value"))]
+        words = tuple(f"{one}, {mode}" for mode in ("without gradients", "with gradients", "after .eval() without gradients")
+                      for one in each)
         said = self._altered(words, beside=others, changes=changes) if self.right_without else None
         return said[0] if said else ""
 

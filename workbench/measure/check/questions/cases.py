@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from math import prod
@@ -122,10 +122,10 @@ def positional(setting: Setting, parameters: list[str], defaults: dict[str, Defa
     return replace(setting, arguments=tuple(there[n] for n in order), keywords=())
 
 
-def sizes(given: Case) -> Iterator[Case]:
-    """Other sizes with the given arguments."""
+def sizes(given: Case, output: Sequence[int] = ()) -> Iterator[Case]:
+    """Other sizes with the given arguments. `output`: the shape of the output."""
     if given.setting.layer is None:
-        yield from _generic_sizes(given)
+        yield from _generic_sizes(given, output)
         return
     small = small_case(given)
     spatial = small.shapes[0][2:]
@@ -353,7 +353,7 @@ def with_batch(case: Case, batch: int, name: str) -> Case:
     return replace(case, shapes=shapes, name=name)
 
 
-def _generic_sizes(given: Case) -> Iterator[Case]:
+def _generic_sizes(given: Case, output: Sequence[int]) -> Iterator[Case]:
     shapes = tuple((*s[:-2], s[-1], s[-2]) if len(s) > 1 and s[-2:] == given.shapes[0][-2:] else s for s in given.shapes)
     if shapes != given.shapes and sum(map(prod, shapes)) <= _MOST_TWICE:
         yield replace(given, shapes=shapes, name=_AS_MANY)
@@ -375,7 +375,7 @@ def _generic_sizes(given: Case) -> Iterator[Case]:
         shapes = tuple((*s[:-2], size, s[-1]) if len(s) > 2 and s[-2] == rows else s for s in given.shapes)
         if sum(map(prod, shapes)) <= _MOST_TWICE:
             yield replace(given, shapes=shapes, name=f"second to last dimension {size}")
-    yield from _other_dimensions(given)
+    yield from _other_dimensions(given, output)
     if batch and (case := _many_samples(given, batch)) is not None:
         yield case
     yield from _long_rows(given)
@@ -393,11 +393,11 @@ def _many_samples(given: Case, batch: int) -> Case | None:
     return case
 
 
-def _other_dimensions(given: Case) -> Iterator[Case]:
+def _other_dimensions(given: Case, output: Sequence[int]) -> Iterator[Case]:
     """One larger and more than twice as large: those not changed by `_generic_sizes`. Together in all inputs that have the
     number at the same place; where that is refused, a product may sum over it, at another place in each input. Of several
     inputs also one alone: each dimension one larger, then one smaller. A dimension of 1 may be broadcast: it gets the sizes of
-    the others."""
+    the others, and that of the output."""
     seen = {given.shapes}
     for place, shape in enumerate(given.shapes):
         for d, n in enumerate(shape):
@@ -410,7 +410,7 @@ def _other_dimensions(given: Case) -> Iterator[Case]:
                      f"{size} for each dimension of {n}"))]
             tried += [(tuple((*s[:d], size, *s[d + 1:]) if i == place else s for i, s in enumerate(given.shapes)),
                        f"dimension {d} of input {place} {size}")
-                      for size in (n + 1, n - 1, *(_at_that_place(given, len(shape) - d) if n == 1 else ()))
+                      for size in (n + 1, n - 1, *(_at_that_place((*given.shapes, output), len(shape) - d) if n == 1 else ()))
                       if size and len(given.shapes) > 1]
             for shapes, where in tried:
                 if shapes not in seen and sum(map(prod, shapes)) <= _MOST_TWICE:
@@ -418,9 +418,9 @@ def _other_dimensions(given: Case) -> Iterator[Case]:
                     yield replace(given, shapes=shapes, name=where)
 
 
-def _at_that_place(given: Case, from_end: int) -> list[int]:
-    """The sizes above 1 that inputs have in that dimension, counted from the end as for broadcasting."""
-    return sorted({shape[-from_end] for shape in given.shapes if len(shape) >= from_end and shape[-from_end] > 1})
+def _at_that_place(shapes: Iterable[Sequence[int]], from_end: int) -> list[int]:
+    """The sizes above 1 in that dimension, counted from the end as for broadcasting."""
+    return sorted({shape[-from_end] for shape in shapes if len(shape) >= from_end and shape[-from_end] > 1})
 
 
 def _long_rows(given: Case) -> Iterator[Case]:
@@ -479,12 +479,19 @@ def _other_values(value: Any, words: Sequence[str]) -> list[Any]:
         return [*dict.fromkeys(word for some in (words, *_WORDS) if some is words or value in some for word in some
                                if word != value)]
     if isinstance(value, tuple) and all(type(n) is int for n in value):
-        return [(*value[:d], n + 1, *value[d + 1:]) for d, n in enumerate(value[:_MOST_ENTRIES])]
+        return [type(value)((*value[:d], n + 1, *value[d + 1:])) for d, n in enumerate(value[:_MOST_ENTRIES])]
     return []
 
 
+class _List(tuple[Any, ...]):
+    """A list of get_init_inputs(), hashable; the constructors get a list again."""
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
 def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
+    return (_List if isinstance(value, list) else tuple)(map(_hashable, value)) if isinstance(value, list | tuple) else value
 
 
 def _short(value: Any) -> str:

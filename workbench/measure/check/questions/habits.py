@@ -27,7 +27,7 @@ from ..foreign.requests import (
     TwoCalls,
     Views,
 )
-from ..party import Party
+from ..party import Party, other_attributes
 from ..text.advice import ASKED, KEYS
 from ..trialrun import NotForReference, Outcome, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
@@ -294,6 +294,8 @@ class _Habits(OfNetworks):
                     *(["It does not run forward hooks."] if theirs.hooks and not ours.hooks else []),
                     *([f"It changes {', '.join(settings[:4])}."] if settings else [])]
             questions.append(self._question("settings", lambda: " ".join(said), "Yes.").as_warning())
+            if theirs.attributes:
+                questions.append(self._question("attributes", lambda: other_attributes(ours, theirs), "Yes.").as_warning())
             lies = [f"Its strides are {ours.strides}, the reference's are {theirs.strides}."
                     ] if ours.strides != theirs.strides and ours.strides else []
             if scattered := [self.trial.plain(n) for n in ours.scattered if n not in theirs.scattered]:

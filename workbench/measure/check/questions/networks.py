@@ -43,9 +43,8 @@ _IF_RIGHT = {"hooks": "views", "many": "two_calls"}
 _WITHOUT_GRADIENTS = ("without", "rewritten")   # asked of a module without a backward, too
 _OUTPUT_ONLY = ("moved", "averaged", "rewritten", _EVAL)
 # Of a new module the first mode is that of its first call.
-_MODES = {
-    "train": "in train mode", "eval": "in eval mode", "grad": "with gradients", "no_grad": "under no_grad",
-    "inference_mode": "in inference_mode", "trainable": "", "frozen": "all parameters frozen"}
+_MODES = {"train": "in train mode", "eval": "in eval mode", "grad": "with gradients", "no_grad": "under no_grad",
+          "inference_mode": "in inference_mode", "trainable": "", "frozen": "all parameters frozen"}
 _ALL_MODES = [" ".join(words) for words in product(("train", "eval"), ("no_grad", "grad", "inference_mode"),
                                                    ("trainable", "frozen"))]
 _PLAIN_MODE = "train grad trainable"
@@ -54,9 +53,8 @@ _FIRST_CALLS = ("eval no_grad trainable", "train grad frozen", "eval inference_m
 _SEED_OF_MODES = 47   # and the next numbers: the state replaces what they draw
 _OTHER_REASON = {"no_grad", "eval_mode", "some_gradients", "parameters"}   # if one of these fails, so does "modes"
 _GRAPH = "support the deepcopy protocol"   # how PyTorch refuses to copy a tensor that has a graph
-_COPIES = {
-    "copy": "A copy, after the original's parameters were set to zero", "saved": "What torch.save and torch.load give",
-    "changed": "A copy whose parameters have changed in place"}
+_COPIES = {"copy": "A copy, after the original's parameters were set to zero", "saved": "What torch.save and torch.load give",
+           "changed": "A copy whose parameters have changed in place"}
 OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
 _DETERMINISTIC = "Under torch.use_deterministic_algorithms(True)"
 _NO_HOOK, _A_VIEW = "It does not run backward hooks.", "is a view and is being modified inplace"
@@ -74,7 +72,7 @@ def wrong_state(trial: TrialRun, how: Construction, reference: tuple[Made, list[
     if said := _of_another_kind(theirs, ours):
         return said, "Register parameters and buffers as the reference does, and freeze what it freezes."
     said = _state_inside(trial, how, (theirs.names, values))
-    return (said, "Do not override state_dict.") if said else None
+    return (said, "Do not override state_dict or its parts.") if said else None
 
 
 def _of_another_kind(theirs: Made, ours: Made) -> str:
@@ -94,13 +92,15 @@ def _state_inside(trial: TrialRun, how: Construction, state: State) -> str:
         facts, there = trial.candidate.inside(how, (names, other))
     except Raised as error:
         return f"In a network load_state_dict raises {error.sentence}."
+    if facts.shares:
+        return "load_state_dict does not copy what it is given: both modules then change together."
     if not facts.tells:
         return "load_state_dict(strict=False) does not return the missing and the unexpected keys."
     if set(facts.names) != set(names):
         return f"In a network its state_dict has {', '.join(facts.names) or 'nothing'}, not {', '.join(names)}."
     there = by_name(names, facts.names, there)
-    wrong = next((n for n, a, b in zip(names, other, there, strict=True) if not same_bits(a, b)), "")
-    return f"In a network load_state_dict does not change {wrong}." if wrong else ""
+    return next((f"In a network load_state_dict does not change {n}." for n, a, b in zip(names, other, there, strict=True)
+                 if not same_bits(a, b)), "")
 
 
 def any_names(trial: TrialRun, how: Construction, state: State, asked: str) -> list[Question]:

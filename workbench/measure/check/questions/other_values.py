@@ -256,14 +256,19 @@ def _masked(trial: TrialRun, given: Case) -> Iterator[tuple[str, list[torch.Tens
                                  (_HALVED, whole, _every_other_halved),
                                  *((_ONE_VALUE, [place], partial(_row_of_one, _least(trial, given, place)))
                                    for place in whole if kinds[place].dim()),
-                                 ("-100 in every other place of the whole numbers", whole, _ignored)):
+                                 *((f"{value} in every other place of the whole numbers", whole, partial(_ignored, value))
+                                   for value in (_NO_LABEL, -1))):   # -1 is the last row of a table
         if places:
             yield said, [change(x) if place in places and x.numel() else x for place, x in enumerate(trial.inputs(given))]
 
 
 def _flipped(x: torch.Tensor) -> torch.Tensor:
-    """As many of each row are True: a mask of padding then begins with the padding."""
-    return x.flip(-1)
+    """As many of each row are True: a mask of padding then begins with the padding. If that is the same, every third value is
+    another one."""
+    changed = x.flip(-1)
+    if torch.equal(changed, x):
+        changed.view(-1)[1::3].logical_not_()
+    return changed
 
 
 def _row_of_one(least: int, x: torch.Tensor) -> torch.Tensor:
@@ -299,10 +304,10 @@ def _one_hot(x: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
 
 
-def _ignored(x: torch.Tensor) -> torch.Tensor:
+def _ignored(value: int, x: torch.Tensor) -> torch.Tensor:
     """Cross entropy leaves such labels out."""
     changed = x.flatten().clone()
-    changed[::2] = _NO_LABEL
+    changed[::2] = value
     return changed.view(x.shape)
 
 

@@ -67,9 +67,10 @@ ASKED = {  # in daily use
     "second_derivative": "Right second derivatives?", "double": "As exact in float64 as the reference?",
     "bfloat16": "Right in bfloat16 and under autocast?",
     "numbers": "Right for other numbers among its inputs?", "leading": "Right for one more leading dimension?",
-    "unbatched": "Right for a sample without a batch?", "kept": "Frees the tensors of its calls?"}
+    "unbatched": "Right for a sample without a batch?", "kept": "Frees the tensors of its calls?",
+    "attributes": "Sets the same tensors on itself?"}
 KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "kernels_ran", "resets", "refuses", "later_bias",
-                                                 "numbers", "leading", "unbatched", "kept", "second_derivative",
+                                                 "numbers", "leading", "unbatched", "kept", "attributes", "second_derivative",
                                                  "double", "bfloat16"))
 OF_DAILY_USE = {
     "no_grad": "Compute the same values with and without gradient recording.",
@@ -90,6 +91,7 @@ OF_DAILY_USE = {
     "numbers": "Read the numbers among the inputs in each call. Keep none of them.",
     "leading": "Treat all dimensions ahead of the last ones as the batch, or raise an exception.",
     "kept": "Keep no tensor of a call in self, in a list, or in a cache without a limit.",
+    "attributes": "Set the attributes that the reference's forward sets: a loss may be made of them.",
     "unbatched": "Add the batch dimension and remove it again, or raise an exception.",
     "later_bias": "Test in each call whether self.bias is None.",
     "second_derivative": "Use ctx.save_for_backward and differentiable operations in backward, or mark it once_differentiable.",

@@ -29,6 +29,8 @@ _MOST_WORDS = 6   # of an argument of a reference
 _COMPILERS = {"jit", "script", "vmap", "custom_op", "register_kernel", "register_fake"}
 # Lines that test for errors, or choose a dtype.
 _NO_HARM = re.compile(r"\w*CHECK\w*\s*\(|\bassert\s*\(|AT_DISPATCH|cudaSuccess|cudaGetLastError|\bthrow\b|printf|\babort\s*\(")
+_OF_ARCH = re.compile(r"#\s*(el)?if(def)?\b.*\b__CUDA_ARCH__\b")
+_OPENS, _TURNS, _CLOSES = (re.compile(rf"#\s*{words}") for words in ("if", "el", "endif"))
 _ONLY_SHOWN = ("extra_repr", "__repr__", "__str__")
 _OF_FUNCTIONS = ("forward", "backward", "setup_context", "jvp", "vmap")
 _Spot = tuple[tuple[int, int], tuple[int, int]]   # (line, column) of the begin and of the end
@@ -102,6 +104,12 @@ def native_parts(text: str, calls: Sequence[InlineCall], lines: Sequence[NativeL
     last: NativeLine | None = None
     words = {(number, source): "\n".join(getattr(call, source)).split("\n") for number, call in enumerate(calls)
              for source in _SOURCES}
+    for (number, source), there in words.items():
+        for first, end, condition in _only_on_a_gpu(there):
+            ends = [in_the_file(FirstError(source, line, ""), text, calls[number]) for line in (first, end)]
+            found = all(place is not None and place.file == "the file" and place.line for place in ends)
+            first, end = [place.line for place in ends if place] if found else (first, end)
+            parts.append(Part(first, end, f"`{shortened(condition)}` is compiled for a GPU only", "" if found else source))
     for one in (line for line in lines if (line.call, line.source) in words):
         there = words[one.call, one.source]
         said = there[one.line - 1].strip() if one.line <= len(there) else ""
@@ -118,6 +126,24 @@ def native_parts(text: str, calls: Sequence[InlineCall], lines: Sequence[NativeL
             why = f"one side of `{shortened(said)}` never runs" if one.half else f"`{shortened(said)}` never runs"
             parts.append(Part(line, line, why, "" if found else one.source))
     return parts
+
+
+def _only_on_a_gpu(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """First and last line of what the preprocessor leaves out because a condition needs __CUDA_ARCH__; and the condition."""
+    first, depth, condition = 0, 0, ""
+    for number, line in enumerate(lines, 1):
+        said = line.strip()
+        if not first:
+            if _OF_ARCH.match(said) and "!" not in said:
+                first, depth, condition = number + 1, 0, said
+        elif _OPENS.match(said):
+            depth += 1
+        elif depth and _CLOSES.match(said):
+            depth -= 1
+        elif not depth and (_CLOSES.match(said) or _TURNS.match(said)):
+            if any(any(map(str.isalnum, one)) for one in lines[first - 1:number - 1]):
+                yield first, number - 1, condition
+            first = 0
 
 
 def joined(records: Sequence[Sequence[str]]) -> list[int] | None:

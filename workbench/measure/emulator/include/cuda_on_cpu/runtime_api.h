@@ -296,6 +296,23 @@ template <class T>
 cudaError_t cudaMallocAsync(T** data, size_t bytes, cudaStream_t) {
   return cudaMalloc(data, bytes);
 }
+// Pinned memory of the host.
+constexpr unsigned cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4;
+template <class T>
+cudaError_t cudaHostAlloc(T** data, size_t bytes, unsigned) {
+  *data = static_cast<T*>(bytes == 0 ? nullptr : malloc(bytes));
+  return *data != nullptr || bytes == 0
+             ? cudaSuccess
+             : cuda_on_cpu::record_error(cudaErrorMemoryAllocation, "out of memory: %zu bytes of the host", bytes);
+}
+template <class T>
+cudaError_t cudaMallocHost(T** data, size_t bytes) {
+  return cudaHostAlloc(data, bytes, cudaHostAllocDefault);
+}
+inline cudaError_t cudaFreeHost(void* data) {
+  free(data);
+  return cudaSuccess;
+}
 inline cudaError_t cudaFree(void* data) {
 #ifdef __SANITIZE_ADDRESS__
   free(data);
