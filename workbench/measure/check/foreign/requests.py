@@ -316,9 +316,9 @@ class EvalAlone(DailyUse):
 @dataclass(frozen=True)
 class Altered(DailyUse):
     """So many `calls` with other `numbers` among the inputs (see `Make`), after one `seed` for all of them, or with `changes`
-    of few values: an input, and a place in it."""
-
+    of few values: an input, and a place in it; `evaluated`: in eval mode."""
     op = "altered"
+    evaluated: bool = False
     calls: int = 1
     numbers: str = "{}"
     seed: int = 0

@@ -178,15 +178,16 @@ def altered(module: torch.nn.Module, request: Altered, tensors: Tensors, device:
 
 
 def _touched(module: torch.nn.Module, request: Altered, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Outputs without gradients, with gradients, and in eval mode without gradients. Each time: of a second call with the same
-    input, after the output of the first has been overwritten. Then for each of `changes`: after a call, one value of a copy of
-    the input is that of the other set; after another call the row of that place is, and is written in place."""
+    """Outputs without gradients, then with gradients, or (`evaluated`) in eval mode without gradients. Each time: of a second
+    call with the same input, after the output of the first has been overwritten. Then for each of `changes`: after a call, one
+    value of a copy of the input is that of the other set; after another call the row of that place is, and is written in
+    place."""
     (xs, others), _ = sets_of(request, tensors, device)
     outputs: Tensors = []
     with _as_it_was(module):
-        for records in (torch.no_grad, torch.enable_grad, torch.no_grad):
-            if len(outputs) >= 2 + 4 * len(request.changes):
-                module.eval()
+        if request.evaluated:
+            module.eval()
+        for records in (torch.no_grad,) if request.evaluated else (torch.no_grad, torch.enable_grad):
             inputs = [x.clone() for x in xs]
             with records(), contextlib.suppress(RuntimeError):   # of which a part may not be written
                 module(*[x.clone() for x in inputs]).detach().fill_(1)

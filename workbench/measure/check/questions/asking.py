@@ -173,7 +173,7 @@ class OtherCalls(Asking):
         return said or (f"Its backward changes the state of the random numbers of {' and '.join(sorted(drew))}. That of the "
                         "reference does not." if drew else "")
 
-    def _of_touched(self, others: list[torch.Tensor]) -> str:
+    def _of_touched(self, others: list[torch.Tensor], *, evaluated: bool = False) -> str:
         """Few values of the input change between two calls. A file may keep its last output for an input that a sample or a sum
         of its values does not show to be another one. `others`: values that the input may have."""
         there = self.first.inputs
@@ -187,9 +187,9 @@ class OtherCalls(Asking):
         each = ["In a second call, after the output of the first was overwritten", *(
             f"After a change of {what} {place} of {'the input' if len(there) == 1 else f'input {which}'}"
             for which, place in changes for what in ("value", "the row of value"))]
-        words = tuple(f"{one}, {mode}" for mode in ("without gradients", "with gradients", "after .eval() without gradients")
-                      for one in each)
-        said = self._altered(words, beside=others, changes=changes) if self.right_without else None
+        modes = ("after .eval() without gradients",) if evaluated else ("without gradients", "with gradients")
+        words = tuple(f"{one}, {mode}" for mode in modes for one in each)
+        said = self._altered(words, beside=others, changes=changes, evaluated=evaluated) if self.right_without else None
         return said[0] if said else ""
 
     def _buffers_of_few_values(self, names: Sequence[str]) -> list[str]:

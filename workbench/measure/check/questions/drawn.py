@@ -90,9 +90,10 @@ class Drawn:
         cut = [self._cut(x, shape, taken, rows=structure is None or not structure.dims)
                for x, shape, structure in zip(fresh, shapes, self.structures, strict=True)]
         # Places that are taken twice would give equal values, and the position of the largest value would then be ambiguous.
-        # Several inputs are cut at the same places, because one may be a bound of another; but not along dimensions of 1.
+        # Several inputs are cut at the same places, because one may be a bound of another; but not along dimensions of 1
+        # behind the first.
         for place, (x, larger) in enumerate(zip(fresh, cut, strict=True)):
-            alone = len(cut) == 1 or any(n == 1 < m for n, m in zip(x.shape, larger.shape, strict=True))
+            alone = len(cut) == 1 or any(n == 1 < m for n, m in zip(x.shape[1:], larger.shape[1:], strict=True))
             if alone and self.structures[place] is None and x.is_floating_point() and larger.numel() > x.numel():
                 cut[place] = larger * (1 - 0.3 * torch.rand(larger.shape, generator=self._generator)).to(x.dtype)
         return cut

@@ -357,8 +357,8 @@ class _Habits(OfNetworks):
                 n: self.trial.tangent(usual[place - 3], values[place]) for n, place in of_eval.items()
                 if n in self.first.expected} for key, values in (("expected", truth), ("own", own))})
             return self._compared([(_MODES[0], about, dict(zip(facts.first, results[3:start], strict=True)))]) or \
-                self._parts_in_eval() or self._eval_of_changed() or self._new_statistics(dict(zip(buffers, own[split:],
-                                                                                                  strict=True)))
+                self._parts_in_eval() or self._eval_of_changed() or self._new_statistics(dict(zip(
+                    buffers, own[split:], strict=True))) or self._of_touched(self.second.inputs, evaluated=True)
         found = [self._question("eval_mode", wrong, "Yes: the same as the reference in both modes.")]
         if buffers and found[0].answer is not Answer.SKIPPED and self.trial.loads_state:
             left += [(said, True) for said in self._buffers_of_few_values(buffers) if not left]
