@@ -100,11 +100,12 @@ def changed_trials(session: Path, recorded: Path) -> list[Changed]:
 
 
 def same_code(tools: Toolchain, changed: Changed) -> bool:
-    arch = changed.old.candidate.variant.arch or (changed.trial.device.arch if changed.trial.device else "sm_90")
-    return code_of(tools, changed.old.source, arch) == code_of(tools, changed.new.source, arch)
+    arch = changed.old.candidate.variant.arch or changed.trial.device.arch
+    old, new = (code_of(tools, one.source, arch, one.candidate.compile_flags) for one in (changed.old, changed.new))
+    return old == new
 
 
-def code_of(tools: Toolchain, source: str, arch: str) -> tuple[str, ...]:
+def code_of(tools: Toolchain, source: str, arch: str, flags: Sequence[str]) -> tuple[str, ...]:
     """Kernels and host code of a source, as text. Raises `subprocess.CalledProcessError`."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as place:
         (Path(place) / "source.cu").write_text(source, encoding="utf-8")
@@ -112,7 +113,7 @@ def code_of(tools: Toolchain, source: str, arch: str) -> tuple[str, ...]:
         def out_of(*command: object) -> str:
             return subprocess.run([str(word) for word in command], cwd=place, capture_output=True, text=True, check=True).stdout
 
-        out_of(tools.nvcc, "-c", f"-arch={arch}", "-keep", *TORCH_NVCC_FLAGS, *NVCC_FLAGS, "-Xcompiler=-fPIC",
+        out_of(tools.nvcc, "-c", f"-arch={arch}", "-keep", *TORCH_NVCC_FLAGS, *NVCC_FLAGS, *flags, "-Xcompiler=-fPIC",
                *(("-ccbin", tools.cxx) if tools.cxx else ()), "source.cu", "-o", "source.o")
         kernels = out_of(tools.nvdisasm, "-c", "-hex", next(Path(place).glob("*.cubin")).name)
         constants = out_of("objdump", "-s", "source.o").split("Contents of section ")

@@ -271,12 +271,15 @@ def test_double_is_a_warning_for_work_in_float32(checked) -> None:
     ("return self.right(x) * (1 + 0.05 * torch.is_autocast_enabled('cpu'))", Answer.WARNED,
      "No. Under autocast to bfloat16 the error of y is "),
     ("return self.right(x) if x.dtype != torch.bfloat16 else self.right(x).detach()", Answer.WARNED,
-     "No. After .bfloat16() there is no grad_input.")])
+     "No. After .bfloat16() there is no grad_input."),
+    ("x.dtype != torch.bfloat16 or __import__('os')._exit(7)\n        return self.right(x)", Answer.WARNED,
+     "No. After .bfloat16(): ")])
 def test_bfloat16_and_autocast_may_raise_but_not_be_wrong(checked, line: str, answer: Answer, words: str) -> None:
     text = modules()["one_kernel_for_16_bits"]
     report = checked(text[:text.index("if x.element_size()")] + line + "\n", reference=LAYER)
     question = report.question("bfloat16")
     assert failed(report) == {} and question.answer is answer and question.seen.startswith(words), question
+    assert report.question("double").answer is Answer.PASSED
 
 
 @pytest.mark.parametrize(("line", "warned"), [

@@ -150,7 +150,7 @@ def test_right_in_tf32_is_a_warning_that_names_it(checked, rounding: str, more: 
     report = checked(text, reference=reference, seed=seed)
     question = report.question("tf32")
     assert question.answer is Answer.WARNED, report.questions
-    assert failed(report) == {}, report.question("double").seen
+    assert failed(report) == {}, report.questions
     assert "It computes in TF32" in question.seen and report.question("values").answer is Answer.PASSED
 
 

@@ -380,7 +380,7 @@ def _in_bfloat16(trial: TrialRun, usual: Outcome) -> list[Question]:
         with contextlib.suppress(Raised):
             truth = results(trial, trial.reference, one, "float64", wide=True)
             theirs = results(trial, trial.reference, one, dtype, autocast=autocast)
-            off = {n: distance(v.double(), truth[n])[0] for n, v in theirs.items()}
+            off = {n: distance(v.double(), truth[n])[0] for n, v in theirs.items() if n in truth}
             allowed = {n: (max(_OF_BFLOAT16, 4 * far), f", that of PyTorch is {numbers.error(far)}")
                        for n, far in off.items() if far <= _MOST_OFF}
             try:
@@ -388,6 +388,9 @@ def _in_bfloat16(trial: TrialRun, usual: Outcome) -> list[Question]:
             except Raised as error:
                 raised = raised or f"{words} it raises {error.sentence}"
                 continue
+            except Ended as error:
+                return [Question(key, ASKED[key], Answer.WARNED, f"No. {words}: {error.headline}", OF_DAILY_USE[key],
+                                 str(problem_of(error).status))]
             asked, missing = True, next((n for n in allowed if n not in got), "")
             if said := _worse(got, truth, allowed) or (missing and f"there is no {missing}."):
                 return [Question(key, ASKED[key], Answer.WARNED, f"No. {words} {said}", OF_DAILY_USE[key],
@@ -411,9 +414,9 @@ def _in_a_double_network(trial: TrialRun, usual: Outcome) -> str:
     with contextlib.suppress(Raised):
         trial.reference.ask(ask, how, usual.inputs, usual.state)
         try:
-            _, results = trial.candidate.ask(ask, how, usual.inputs, usual.state)
+            _, found = trial.candidate.ask(ask, how, usual.inputs, usual.state)
         except Raised as error:
             return f"{words}: {problem_of(error).seen}"
-        said = wrong(trial, replace(usual, grad_output=None), {"output": results[0]}) if results else "it returns no result"
+        said = wrong(trial, replace(usual, grad_output=None), {"output": found[0]}) if found else "it returns no result"
         return f"{words}: {said}" if said else ""
     return ""
