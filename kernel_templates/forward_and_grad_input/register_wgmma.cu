@@ -46,15 +46,18 @@ columns     = "layer.kernel_w // pack * merged * ct"
 unit_bytes  = "16 * (channels * row + columns)"
 all_units   = "ceil_div(k * pack, e)"
 odd_bytes   = "512 * layer.stride_w * (8 + element_bytes) if forward and layer.stride_w in (3, 5, 7) else 0"
-shared      = "227 * 1024 - 256 - odd_bytes"
+stored_row  = "64 * merged * (layer.stride_w if forward else 1) * element_bytes"
+orders      = "(not forward or layer.kernel_w >= layer.stride_w) and stored_row < 1024 * merged and stored_row in (64, 128, 256, 512, 1024, 2048)"
+store_bytes = "2 * (16 if stored_row <= 128 and ct % 16 == 0 else 8) * (stored_row + 16) if orders else odd_bytes"
+shared      = "227 * 1024 - 256 - store_bytes"
 large       = "shared // 2 if reach > 0 else 57344"
 units       = "UNITS if UNITS else 16 if 16 * unit_bytes <= large and all_units > 8 else 8 if 8 * unit_bytes <= large and all_units > 4 else 4 if 4 * unit_bytes <= large and all_units > 2 else 2"
 stages      = "min(8, shared // (units * unit_bytes))"
 base_bytes  = "16 * (planes * (tile + reach + (7 if planes > 1 else 0)) + columns)"
-base_stages = "shared // ((UNITS if UNITS else 2) * base_bytes)"
+base_stages = "(227 * 1024 - 256 - odd_bytes) // ((UNITS if UNITS else 2) * base_bytes)"
 packed      = "ceil_div(m, ct) * (layer.stride_d * layer.stride_h if forward else 1) * ct * layer.groups * (all_units + units) * layer.kernel_d * layer.kernel_h * (layer.kernel_w // pack)"
 threads     = "384"
-smem_bytes  = "stages * units * unit_bytes + 256 + odd_bytes"
+smem_bytes  = "stages * units * unit_bytes + 256 + store_bytes"
 
 [plan]
 Plan        = "SourceRowsPlan<Layer, Tune, true>"
@@ -62,6 +65,9 @@ packs       = ""
 slots       = "Plan::SLOTS_AT_MOST"
 planes      = "Plan::PLANES_AT_MOST"
 n           = "Plan::N_AT_MOST"
+stored_row  = "Plan::STORED_ROW"
+orders      = "Plan::ORDERS"
+store_bytes = "Plan::STORE_BYTES"
 columns     = "Plan::WEIGHT_COLUMNS"
 base_bytes  = "Plan::Base::UNIT_BYTES"
 base_stages = ""
@@ -78,7 +84,7 @@ Plan        = "SourceRowsPlan<Layer, Tune, false>"
 */
 #include "families/register_wgmma/copy.cuh"
 #include "families/persistent_wgmma/gather_products.cuh"
-#include "families/persistent_wgmma/gather_store.cuh"
+#include "families/register_wgmma/store.cuh"
 #include "contract/flat_grid.cuh"
 #include "hardware/wgmma_fragments.cuh"
 
@@ -203,25 +209,37 @@ __device__ __forceinline__ void multiply_rows(const SourceRowsArguments<typename
 #pragma unroll
     for (int block = 0; block < P::BLOCKS; ++block) wgmma_own(sum[block]);
 
+    const auto value = [&](auto block, auto which, auto eight, int i) {
+      return sum[decltype(block)::value][(decltype(which)::value * (P::CT / 8) + decltype(eight)::value) * 4 + i];
+    };
+    if constexpr (P::RUNS && P::ORDERS) {
+      const auto order = [&](auto bytes) { store_ordered<P, decltype(bytes)::value>(a, item, room, value); };
+      if (item.parts == 1 && a.stored > STORE_RUNS) {
+        if (a.stored == 16) order(Constant<16>());
+        else if (a.stored == 8) order(Constant<8>());
+        else order(Constant<4>());
+        continue;
+      }
+    }
     const_loop<0, P::BLOCKS>([&](auto block) {
-      constexpr int BLOCK = decltype(block)::value;
-      const auto value = [&](auto which, auto eight, int i) {
-        return sum[BLOCK][(decltype(which)::value * (P::CT / 8) + decltype(eight)::value) * 4 + i];
-      };
+      const auto of_block = [&](auto which, auto eight, int i) { return value(block, which, eight, i); };
       if (item.parts > 1) {
         const_loop<0, P::CT / 8>([&](auto eight) {
-          float4* const to = a.partial +
-                             gather_partial<P>(item.parts, item.number - a.unsplit, item.part, BLOCK, decltype(eight)::value) +
-                             threadIdx.x;
+          float4* const to = a.partial + threadIdx.x +
+                             gather_partial<P>(item.parts, item.number - a.unsplit, item.part, decltype(block)::value,
+                                               decltype(eight)::value);
           const_loop<0, P::CLASSES>([&](auto which) {
-            to[decltype(which)::value * P::CONSUMERS] =
-                make_float4(value(which, eight, 0), value(which, eight, 1), value(which, eight, 2), value(which, eight, 3));
+            to[decltype(which)::value * P::CONSUMERS] = make_float4(of_block(which, eight, 0), of_block(which, eight, 1),
+                                                                    of_block(which, eight, 2), of_block(which, eight, 3));
           });
         });
       } else {
         GatherTarget targets[2];
-        gather_targets<P>(a, item, threadIdx.x, BLOCK, targets);
-        gather_store<P, P::CT / 8>(a, item, targets, item.channel, room, value);
+        gather_targets<P>(a, item, threadIdx.x, decltype(block)::value, targets);
+        if constexpr (P::RUNS) {
+          if (a.stored == STORE_RUNS) return store_runs<P>(a, item, block, targets[0], targets[1], value);
+        }
+        gather_store<P, P::CT / 8>(a, item, targets, item.channel, room, of_block);
       }
     });
   }
@@ -280,6 +298,7 @@ cudaError_t source_rows_launch(const Sizes& sizes, const typename P::Scalar* sou
   if (!source_rows_sizes<P>(sizes, processors, a)) return cudaErrorInvalidValue;
   constexpr int WIDE = P::FORWARD && P::S % 8 == 0 && sizeof(Scalar) == 2 ? 8 : 4;  // neighbours that are stored together
   a.wide_stores = a.result_w % WIDE == 0 && size_t(result) % 16 == 0;
+  a.stored = how_to_store<P>(a.result_w, result);
   const long long units = P::PACKED_BYTES / 16 / P::SEGMENTS * (P::KD * P::KH) / P::ROW_GROUPS;
   pack_gather_weights<P><<<flat_grid(ceil_div(units, 256)), 256, 0, stream>>>(weight, packed, 1.0f);
   error = cudaGetLastError();

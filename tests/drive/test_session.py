@@ -290,13 +290,18 @@ def test_a_source_that_did_not_ship_is_made_again_only_where_it_is_the_same() ->
         source_of(replace(lost, candidate_id="0" * 16), RECORDED)
 
 
+FOR_REPLAY = ("recorded-h200-spaces", "recorded-h200-tunes-1", "recorded-h200-tunes-2")
+
+
 @pytest.mark.parametrize("packed", sorted(SHIPPED.glob("recorded-*.zip")), ids=lambda path: path.stem)
 def test_every_recorded_candidate_has_the_id_of_todays_template(packed: Path) -> None:
-    """A candidate whose id has changed can neither be exported nor resumed."""
+    """A candidate whose id has changed can neither be exported nor resumed. The sessions for `replay` may hold some."""
     recorded = [t for t in Session.open(packed).trials() if t.candidate_id and not t.forked_from]
     changed = [t for t in recorded if render(candidate_of(t)).candidate_id != t.candidate_id]
-    assert [f"{t.trial_id}: {t.name} {t.direction}" for t in changed] == []
-    timed = {(t.workload.preset, t.direction): t for t in recorded if t.ok and t.kernel_ms and t.kernel_ms.stop != SLOWER}
+    names = {f"{t.name} {t.direction}" for t in changed}
+    assert names == ({"register_wgmma forward"} if packed.stem in FOR_REPLAY else set())
+    timed = {(t.workload.preset, t.direction): t for t in recorded
+             if t not in changed and t.ok and t.kernel_ms and t.kernel_ms.stop != SLOWER}
     for trial in timed.values():
         device = Device(*astuple(trial.device), 0, 0, "", "", 0, "", 0)
         assert missing([candidate_of(trial)], [trial], RunRequest(trial.workload, ()), device) == [], "resumed, it runs again"
@@ -304,8 +309,8 @@ def test_every_recorded_candidate_has_the_id_of_todays_template(packed: Path) ->
 
 @pytest.mark.long
 @pytest.mark.parametrize("packed", sorted(SHIPPED.glob("recorded-*.zip")), ids=lambda path: path.stem)
-def test_a_layer_of_every_recorded_session_can_be_exported(packed: Path, tmp_path: Path,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_of_every_recorded_session_can_be_exported(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("KERNEL_WORKBENCH_SESSIONS", raising=False)
     monkeypatch.chdir(tmp_path)
     timed = [t for t in Session.open(packed).trials() if t.kind == "candidate" and t.ok and t.kernel_ms]
@@ -313,8 +318,12 @@ def test_a_layer_of_every_recorded_session_can_be_exported(packed: Path, tmp_pat
         assert packed.stem == "recorded-h200-modules", "it holds PyTorch's default settings and whole modules, and no candidate"
         return
     work, file = timed[-1].workload, tmp_path / "model_new.py"
-    assert main(["export", "--session", packed.stem, "--preset", work.preset, "--dtype", work.dtype, "--memory-format",
-                 work.memory_format, "--out", str(file)]) == 0
+    code = main(["export", "--session", packed.stem, "--preset", work.preset, "--dtype", work.dtype, "--memory-format",
+                 work.memory_format, "--out", str(file)])
+    if packed.stem in FOR_REPLAY:
+        assert code and "has changed since trial" in capsys.readouterr().err
+        return
+    assert code == 0
     compile(file.read_text(), file.name, "exec")
 
 

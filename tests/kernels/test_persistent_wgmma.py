@@ -5,6 +5,7 @@ channels_last."""
 from __future__ import annotations
 
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ LAYERS = [
     work((6, 40), 1, 17, 264, 3, padding=1),                            # stride 1
     work((30,), 2, 33, 17, 12, stride=8, padding=4),                    # rows of 236: not all allow stores of 8 results
 ]
+STORED = (
+    (work((3, 16), 2, 20, 72, 2, stride=2), {}),
+    (work((3, 2, 8), 2, 40, 9, 2, stride=2), {"ROWS": 128}),
+    (work((5, 14), 1, 24, 136, 2, stride=2), {"ROWS": 64}),
+    (work((7, 6), 2, 17, 24, (3, 4), stride=(2, 4), padding=1, output_padding=(1, 2)), {}),
+    (work((5, 20), 1, 24, 20, (4, 3), stride=1, padding=1), {}),
+    (work((33,), 3, 16, 40, 4, stride=2, padding=1), {}),
+)
 LAST = {"CHANNELS_LAST": 1, "COLUMNS": 64}
 CONFIGS = ({}, {"ROWS": 128, "COLUMNS": 32, "UNITS": 4}, LAST)
 NAMES = ("persistent_wgmma", "persistent_packed", "channels_last_wgmma", "register_wgmma")
@@ -96,6 +105,20 @@ def test_every_element_is_right(built: tuple[Library, list]) -> None:
     library, made = built
     for number, (one, its) in enumerate(made):
         outcome = run(library, one, its, order=number, shift=number % 3 * 4)
+        assert outcome.status == "OK", f"{label(its)}: {outcome.status} {outcome.text}"
+
+
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.long), "bfloat16"])
+@pytest.mark.parametrize("direction", ["forward", "grad_input"])
+def test_register_wgmma_stores_rows_of_any_length(direction: str, dtype: str, tmp_path: Path) -> None:
+    """Whole sectors, rows that are aligned to 16, 8 or 4 bytes, and others; tiles of channels that are not full; all residues of
+    a position side by side."""
+    variant = find("register_wgmma", direction, root=TEMPLATES)
+    made = [(Candidate(variant, one.layer, dtype, config, form="constant"), Workload(one.layer, one.batch, one.input_size, dtype))
+            for one, config in STORED]
+    library = build_emulated([one for one, _ in made], tmp_path)
+    for (one, its), order in product(made, range(2)):
+        outcome = run(library, one, its, order=order, shift=order * 8)
         assert outcome.status == "OK", f"{label(its)}: {outcome.status} {outcome.text}"
 
 

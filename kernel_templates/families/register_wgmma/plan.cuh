@@ -17,6 +17,15 @@ struct SourceRowsPlan : GatherPlan<Layer, Tune, is_forward> {
   static constexpr int FAR = is_forward ? Base::LOW + Base::REACH : (Base::KW - 1) * Base::DW - Base::PW;
   static constexpr int LEAD = is_forward ? -Base::LOW : Base::PW, BEFORE = LEAD > 0 ? ceil_div(LEAD, E) * E : 0;
 
+  // store.cuh. RUNS: every result along W has a tap. ORDERS: results are put in order in shared memory: rows of STORED channels, each
+  // with all row residues and positions of a block, and 16 bytes that keep the lanes of a warp in different banks.
+  static constexpr int RESULTS = is_forward ? Base::S : 1, STORED_ROW = Base::MERGED * 64 * RESULTS * SIZE;
+  static constexpr bool RUNS = (!is_forward || Base::SLOTS == Base::S) && (RESULTS & (RESULTS - 1)) == 0;
+  static constexpr bool ORDERS = Base::KW >= RESULTS && RESULTS * SIZE < 16 && STORED_ROW <= 2048 && (STORED_ROW & (STORED_ROW - 1)) == 0;
+  static constexpr int STORED = STORED_ROW <= 128 && Base::CT % 16 == 0 ? 16 : 8, STORED_PITCH = STORED_ROW + 16;
+  static constexpr int STORE_BYTES = ORDERS ? 2 * STORED * STORED_PITCH : Base::ODD_BYTES;
+  static constexpr int SHARED = Base::SHARED + Base::ODD_BYTES - STORE_BYTES;
+
   // A row of a stage: the elements that the tile's positions meet in one channel, then 16 bytes of zeros, which elements
   // beyond the ends of a source row are read from. Its length keeps the lanes of a warp in different banks.
   static constexpr int RUN = ceil_div(BEFORE + (Base::TILE - 1) * STEP + FAR + 1, E);  // in 16 bytes
@@ -27,7 +36,7 @@ struct SourceRowsPlan : GatherPlan<Layer, Tune, is_forward> {
   // A stage: the rows of UNITS units of K, then their weights.
   static constexpr int UNIT_BYTES = CHANNELS * ROW_BYTES + 16 * Base::WEIGHT_COLUMNS;
   // With a halo along W arithmetic takes most of the time, and fewer stages cost less.
-  static constexpr int LARGE = Base::REACH > 0 ? Base::SHARED / 2 : 57344;
+  static constexpr int LARGE = Base::REACH > 0 ? SHARED / 2 : 57344;
   static constexpr int units_chosen() {
     for (int units = 16; units > 2; units /= 2)
       if (units * UNIT_BYTES <= LARGE && Base::ALL_UNITS > units / 2) return units;
@@ -36,8 +45,8 @@ struct SourceRowsPlan : GatherPlan<Layer, Tune, is_forward> {
   static constexpr int UNITS = Tune::UNITS != 0 ? Tune::UNITS : units_chosen(), STEPS = ceil_div(Base::ALL_UNITS, UNITS);
   static constexpr int ROWS_OF_STAGE = UNITS * CHANNELS, WINDOW_BYTES = ROWS_OF_STAGE * ROW_BYTES;
   static constexpr int WEIGHT_BYTES = 16 * UNITS * Base::WEIGHT_COLUMNS, STAGE_BYTES = UNITS * UNIT_BYTES;
-  static constexpr int FIT = Base::SHARED / STAGE_BYTES, STAGES = FIT < 8 ? FIT : 8;
-  static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES + 256 + Base::ODD_BYTES;
+  static constexpr int FIT = SHARED / STAGE_BYTES, STAGES = FIT < 8 ? FIT : 8;
+  static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES + 256 + STORE_BYTES;
   static_assert(STAGES >= 2, "a stage is given back only after the next has begun");
   static constexpr long long PACKED_BYTES = 1LL * Base::VARIETIES * Base::SEGMENTS * STEPS * WEIGHT_BYTES;
 
@@ -97,6 +106,7 @@ struct SourceRowsArguments : GatherArguments<Scalar> {
   int line_d, line_h, line_w;            // the size of the source, counted in lines and in elements of a line
   int lines;                             // of all images
   int copied;                            // bytes of one copy: 16, 8, 4 or 2, as lines are aligned
+  int stored;                            // how_to_store()
 };
 
 // Fills in all but the pointers; `source` is there already. Returns false if there are too many positions.
