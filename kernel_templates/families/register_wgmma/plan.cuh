@@ -17,8 +17,9 @@ struct SourceRowsPlan : GatherPlan<Layer, Tune, is_forward> {
   static constexpr int FAR = is_forward ? Base::LOW + Base::REACH : (Base::KW - 1) * Base::DW - Base::PW;
   static constexpr int LEAD = is_forward ? -Base::LOW : Base::PW, BEFORE = LEAD > 0 ? ceil_div(LEAD, E) * E : 0;
 
-  // store.cuh. RUNS: every result along W has a tap. ORDERS: results are put in order in shared memory: rows of STORED channels, each
-  // with all row residues and positions of a block, and 16 bytes that keep the lanes of a warp in different banks.
+  // store.cuh. RUNS: every result along W has a tap, and the stride is a power of two. ORDERS: there is room in shared memory for
+  // results in order: STORED channels, each a row with all row residues and positions of a block, and 16 bytes that keep the lanes
+  // of a warp in different banks. The room depends on the kernel's width only, as in the header: SLOTS may be less.
   static constexpr int RESULTS = is_forward ? Base::S : 1, STORED_ROW = Base::MERGED * 64 * RESULTS * SIZE;
   static constexpr bool RUNS = (!is_forward || Base::SLOTS == Base::S) && (RESULTS & (RESULTS - 1)) == 0;
   static constexpr bool ORDERS = Base::KW >= RESULTS && RESULTS * SIZE < 16 && STORED_ROW <= 2048 && (STORED_ROW & (STORED_ROW - 1)) == 0;

@@ -1,9 +1,10 @@
 // How register_wgmma stores sums, without a branch for each store, as gather_store() has. A block executes this code once for each
 // item, so most of its time would go into fetching instructions.
 //
-// Rows of whole sectors, or 16 bytes and more for each position: each lane stores the results of its positions (store_runs). Other
-// rows that are aligned: a warpgroup puts the results of 64 positions and a few channels into shared memory, in the order of the
-// result, and its threads then store neighbours, in long runs (store_ordered). All others are stored by gather_store().
+// Strides along W that are a power of two (plan.cuh: RUNS, ORDERS) are stored here, all others by gather_store().
+// Rows of whole sectors, or 16 bytes and more for each position: each lane stores the results of its positions (store_runs). Rows
+// that are aligned to 16, 8 or 4 bytes: a warpgroup puts the results of 64 positions and a few channels into shared memory, in the
+// order of the result, and its threads then store neighbours, in long runs (store_ordered). Other rows: gather_store().
 #pragma once
 #include "families/persistent_wgmma/gather_store.cuh"
 #include "families/register_wgmma/plan.cuh"
@@ -91,7 +92,7 @@ template <class P, int N>
 struct OrderedVectors {
   static constexpr int OF_CHANNEL = P::STORED_ROW / N, OF_RESIDUE = OF_CHANNEL / P::MERGED;
   static constexpr int PLACES = OF_CHANNEL > 128 ? OF_CHANNEL / 128 : 1, AT_ONCE = OF_CHANNEL < 128 ? 128 / OF_CHANNEL : 1;
-  typename P::Scalar* to[PLACES];  // in the tile's first channel
+  typename P::Scalar* to[PLACES];  // in the thread's first channel
   bool exists[PLACES];
 
   __device__ __forceinline__ OrderedVectors(const SourceRowsArguments<typename P::Scalar>& a, const GatherItem<P>& item, int block,
@@ -107,7 +108,7 @@ struct OrderedVectors {
               t.w + of_residue % P::RESULTS;
     }
   }
-  // `from`: the channels in shared memory, of which the tile's first is `channel`.
+  // `from`: the channels in shared memory; the first of them is number `channel` of the tile. `channels`: those that exist.
   __device__ __forceinline__ void store(const SourceRowsArguments<typename P::Scalar>& a, const char* from, int channel,
                                         int channels, int thread) const {
     using Part = Pack<typename P::Scalar, N / P::SIZE>;
