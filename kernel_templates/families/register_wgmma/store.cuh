@@ -1,5 +1,4 @@
-// How register_wgmma stores sums, without a branch for each store, as gather_store() has. A block executes this code once for each
-// item, so most of its time would go into fetching instructions.
+// How register_wgmma stores sums, without a branch for each store, as gather_store() has.
 //
 // Strides along W that are a power of two (plan.cuh: RUNS, ORDERS) are stored here, all others by gather_store().
 // Rows of whole sectors, or 16 bytes and more for each position: each lane stores the results of its positions (store_runs). Rows
