@@ -46,18 +46,25 @@ columns     = "layer.kernel_w // pack * merged * ct"
 unit_bytes  = "16 * (channels * row + columns)"
 all_units   = "ceil_div(k * pack, e)"
 odd_bytes   = "512 * layer.stride_w * (8 + element_bytes) if forward and layer.stride_w in (3, 5, 7) else 0"
-stored_row  = "64 * merged * (layer.stride_w if forward else 1) * element_bytes"
-orders      = "(not forward or layer.kernel_w >= layer.stride_w) and stored_row < 1024 * merged and stored_row in (64, 128, 256, 512, 1024, 2048)"
-store_bytes = "2 * (16 if stored_row <= 128 and ct % 16 == 0 else 8) * (stored_row + 16) if orders else odd_bytes"
-shared      = "227 * 1024 - 256 - store_bytes"
+of_position = "(layer.stride_w if forward else 1) * element_bytes"
+has_room    = "(not forward or layer.kernel_w >= layer.stride_w) and of_position in (2, 4, 8, 16, 32)"
+room        = "2048 * merged * of_position if has_room else odd_bytes"
+biases      = "layer.groups * ceil_div(m, ct) * ct if forward and layer.has_bias == 1 else 0"
+bias_bytes  = "ceil_div(4 * biases, 128) * 128 if biases <= 1024 else 0"
+shared      = "227 * 1024 - 256 - room - bias_bytes"
 large       = "shared // 2 if reach > 0 else 57344"
 units       = "UNITS if UNITS else 16 if 16 * unit_bytes <= large and all_units > 8 else 8 if 8 * unit_bytes <= large and all_units > 4 else 4 if 4 * unit_bytes <= large and all_units > 2 else 2"
-stages      = "min(8, shared // (units * unit_bytes))"
+stage_bytes = "units * unit_bytes"
+fit         = "min(3, shared // stage_bytes)"
+stored_most = "1 if not has_room else min(blocks * ct // 2, (shared + room - fit * stage_bytes) // (room // 8))"
+pieces      = "128 if ct % 128 == 0 and stored_most >= 128 else 64 if ct % 64 == 0 and stored_most >= 64 else 32 if ct % 32 == 0 and stored_most >= 32 else 16 if ct % 16 == 0 and stored_most >= 16 else 8"
+room_bytes  = "room // 8 * pieces"
+stages      = "min(8, (shared + room - room_bytes) // stage_bytes)"
 base_bytes  = "16 * (planes * (tile + reach + (7 if planes > 1 else 0)) + columns)"
 base_stages = "(227 * 1024 - 256 - odd_bytes) // ((UNITS if UNITS else 2) * base_bytes)"
 packed      = "ceil_div(m, ct) * (layer.stride_d * layer.stride_h if forward else 1) * ct * layer.groups * (all_units + units) * layer.kernel_d * layer.kernel_h * (layer.kernel_w // pack)"
 threads     = "384"
-smem_bytes  = "stages * units * unit_bytes + 256 + store_bytes"
+smem_bytes  = "room_bytes + bias_bytes + stages * stage_bytes + 256"
 
 [plan]
 Plan        = "SourceRowsPlan<Layer, Tune, true>"
@@ -65,9 +72,10 @@ packs       = ""
 slots       = "Plan::SLOTS_AT_MOST"
 planes      = "Plan::PLANES_AT_MOST"
 n           = "Plan::N_AT_MOST"
-stored_row  = "Plan::STORED_ROW"
-orders      = "Plan::ORDERS"
-store_bytes = "Plan::STORE_BYTES"
+biases      = ""
+fit         = ""
+stored_most = ""
+pieces      = "Plan::channels_chosen()"
 columns     = "Plan::WEIGHT_COLUMNS"
 base_bytes  = "Plan::Base::UNIT_BYTES"
 base_stages = ""
@@ -166,11 +174,24 @@ __device__ __forceinline__ void multiply_fragments(float (&sum)[P::BLOCKS][P::N 
   });
 }
 
+// Sums begin with the bias, as in gather_begin(). `biases`: those of all columns.
+template <class P>
+__device__ __forceinline__ void begin_with(const GatherItem<P>& item, const float* biases, float (&sum)[P::BLOCKS][P::N / 2]) {
+  const float* const from = biases + item.group * (P::TILES * P::CT) + item.channel + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int eight = 0; eight < P::CT / 8; ++eight) {
+    const float2 pair = item.part == 0 ? *reinterpret_cast<const float2*>(from + eight * 8) : make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < P::BLOCKS * P::CLASSES * 4; ++i)
+      sum[i / 4 / P::CLASSES][(i / 4 % P::CLASSES * (P::CT / 8) + eight) * 4 + i % 4] = i % 2 == 0 ? pair.x : pair.y;
+  }
+}
+
 // A warpgroup multiplies its ROWS positions of the tile. While the products of a turn run, the fragments of the next one are
 // loaded. No product runs from one stage to the next: see wgmma_of_fragment(). Meanwhile the other warpgroup multiplies.
 template <class P>
 __device__ __forceinline__ void multiply_rows(const SourceRowsArguments<typename P::Scalar>& a, const char* ring,
-                                              GatherBarriers barriers, char* room, int warpgroup) {
+                                              GatherBarriers barriers, char* room, const float* biases, int warpgroup) {
   GatherRing<P::STAGES> place;
   const int lane = threadIdx.x % 32, position = warpgroup * P::ROWS + int(threadIdx.x) % 128 / 32 * 16 + lane / 4;
   const int word = lane % 4 * (4 / P::SIZE);  // the lane's first value of a unit
@@ -179,7 +200,8 @@ __device__ __forceinline__ void multiply_rows(const SourceRowsArguments<typename
   for (int number = blockIdx.x; number < a.items; number += gridDim.x) {
     const GatherItem<P> item(a, number);
     float sum[P::BLOCKS][P::N / 2];
-    gather_begin<P>(a, item, item.part == 0, sum);
+    if constexpr (P::BIASES > 0) begin_with<P>(item, biases, sum);
+    else gather_begin<P>(a, item, item.part == 0, sum);
     int w[P::BLOCKS][2];
 #pragma unroll
     for (int i = 0; i < P::BLOCKS * 2; ++i)
@@ -212,12 +234,9 @@ __device__ __forceinline__ void multiply_rows(const SourceRowsArguments<typename
     const auto value = [&](auto block, auto which, auto eight, int i) {
       return sum[decltype(block)::value][(decltype(which)::value * (P::CT / 8) + decltype(eight)::value) * 4 + i];
     };
-    if constexpr (P::RUNS && P::ORDERS) {
-      const auto order = [&](auto bytes) { store_ordered<P, decltype(bytes)::value>(a, item, room, value); };
-      if (item.parts == 1 && a.stored > STORE_RUNS) {
-        if (a.stored == 16) order(Constant<16>());
-        else if (a.stored == 8) order(Constant<8>());
-        else order(Constant<4>());
+    if constexpr (P::ORDERS) {
+      if (item.parts == 1 && a.stored != 0) {
+        store_whole_rows<P>(a, item, room, value);
         continue;
       }
     }
@@ -236,22 +255,23 @@ __device__ __forceinline__ void multiply_rows(const SourceRowsArguments<typename
       } else {
         GatherTarget targets[2];
         gather_targets<P>(a, item, threadIdx.x, decltype(block)::value, targets);
-        if constexpr (P::RUNS) {
-          if (a.stored == STORE_RUNS) return store_runs<P>(a, item, block, targets[0], targets[1], value);
-        }
         gather_store<P, P::CT / 8>(a, item, targets, item.channel, room, of_block);
       }
     });
   }
+  if (P::ORDERS) tensor_store_wait<0>();
 }
 
 // Blocks are persistent and take items in turn. Neighbouring blocks have the varieties of a tile: they read one source.
 // warpgroup -> data: 0 and 1 multiply, half of the tile each, and store; 2 copies. They meet at mbarriers.
 // Bytes: the source once for each variety and each row of taps, mostly from L2; the result once.
 template <class P>
-__global__ void __launch_bounds__(P::THREADS, 1) multiply_source_rows(const SourceRowsArguments<typename P::Scalar> a) {
-  extern __shared__ __align__(1024) char rows_memory[];
-  const unsigned base = shared_address(rows_memory), bars = base + P::STAGES * P::STAGE_BYTES;
+__global__ void __launch_bounds__(P::THREADS, 1)
+    multiply_source_rows(const __grid_constant__ SourceRowsArguments<typename P::Scalar> a) {
+  extern __shared__ __align__(1024) char rows_memory[];  // results on their way, biases, the ring, barriers
+  char* const ring = rows_memory + P::RING_AT;
+  float* const biases = reinterpret_cast<float*>(rows_memory + P::ROOM_BYTES);
+  const unsigned bars = shared_address(ring) + P::STAGES * P::STAGE_BYTES;
   const GatherBarriers barriers = {bars, bars + 8 * P::STAGES};
   const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
   let_next_kernel_start();
@@ -262,15 +282,19 @@ __global__ void __launch_bounds__(P::THREADS, 1) multiply_source_rows(const Sour
   }
   for (int i = threadIdx.x; i < P::STAGES * P::ROWS_OF_STAGE; i += P::THREADS) {
     const int stage = i / P::ROWS_OF_STAGE, row = i - stage * P::ROWS_OF_STAGE;
-    *reinterpret_cast<uint4*>(rows_memory + stage * P::STAGE_BYTES + row * P::ROW_BYTES + P::ZERO_AT) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(ring + stage * P::STAGE_BYTES + row * P::ROW_BYTES + P::ZERO_AT) = make_uint4(0, 0, 0, 0);
+  }
+  for (int i = threadIdx.x; i < P::BIASES; i += P::THREADS) {
+    const int group = i / (P::TILES * P::CT), channel = i - group * (P::TILES * P::CT);
+    biases[i] = channel < P::M ? float(widen(guarded_load(a.bias + group * P::M + channel))) : 0.0f;
   }
   __syncthreads();
   if (warpgroup >= 2) {
     give_registers<P::KEPT>();
-    copy_by_alignment<P>(a, rows_memory, barriers);
+    copy_by_alignment<P>(a, ring, barriers);
   } else {
     take_registers<P::TAKEN>();
-    multiply_rows<P>(a, rows_memory, barriers, rows_memory + P::STAGES * P::STAGE_BYTES + 256, warpgroup);
+    multiply_rows<P>(a, ring, barriers, rows_memory, biases, warpgroup);
   }
 }
 
@@ -298,7 +322,7 @@ cudaError_t source_rows_launch(const Sizes& sizes, const typename P::Scalar* sou
   if (!source_rows_sizes<P>(sizes, processors, a)) return cudaErrorInvalidValue;
   constexpr int WIDE = P::FORWARD && P::S % 8 == 0 && sizeof(Scalar) == 2 ? 8 : 4;  // neighbours that are stored together
   a.wide_stores = a.result_w % WIDE == 0 && size_t(result) % 16 == 0;
-  a.stored = how_to_store<P>(a.result_w, result);
+  a.stored = how_to_store<P>(a, sizes.batch);
   const long long units = P::PACKED_BYTES / 16 / P::SEGMENTS * (P::KD * P::KH) / P::ROW_GROUPS;
   pack_gather_weights<P><<<flat_grid(ceil_div(units, 256)), 256, 0, stream>>>(weight, packed, 1.0f);
   error = cudaGetLastError();

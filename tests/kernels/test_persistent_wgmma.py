@@ -37,6 +37,9 @@ STORED = (
     (work((3, 16), 2, 20, 72, 2, stride=2), {}),
     (work((3, 2, 8), 2, 40, 9, 2, stride=2), {"ROWS": 128}),
     (work((5, 14), 1, 24, 136, 2, stride=2), {"ROWS": 64}),
+    (work((2, 64), 2, 20, 24, 2, stride=2), {}),
+    (work((3, 32), 1, 20, 40, 2, stride=2), {"UNITS": 2}),
+    (work((5, 12), 1, 17, 24, 2, stride=2), {"ROWS": 64}),
     (work((7, 6), 2, 17, 24, (3, 4), stride=(2, 4), padding=1, output_padding=(1, 2)), {}),
     (work((33,), 3, 16, 40, 4, stride=2, padding=1), {}),
     (work((3, 16), 1, 8, 24, (2, 3), stride=(2, 1), padding=(0, 1)), {}),
@@ -111,7 +114,8 @@ def test_every_element_is_right(built: tuple[Library, list]) -> None:
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.long), "bfloat16"])
 @pytest.mark.parametrize("direction", ["forward", "grad_input"])
 def test_register_wgmma_stores_rows_of_any_length(direction: str, dtype: str, tmp_path: Path) -> None:
-    """Whole sectors, rows aligned to 16, 8 or 4 bytes, and others; tiles that are not full; all residues side by side."""
+    """Boxes of 128, 64 and 32 bytes; rows aligned to 16, 8 or 4 bytes, and others; tiles that are not full; all residues side by
+    side; pieces of 8 and more channels."""
     variant, made = find("register_wgmma", direction, root=TEMPLATES), []
     for one, config in STORED:
         its = Workload(one.layer, one.batch, one.input_size, dtype)
@@ -128,8 +132,9 @@ def test_register_wgmma_stores_rows_of_any_length(direction: str, dtype: str, tm
     *(pytest.param(*slip, marks=pytest.mark.long) for slip in (
         ("persistent_wgmma", "forward", "item.number - a.unsplit, item.part,", "item.number - a.unsplit, 0,"),
         ("persistent_wgmma", "grad_input", "first = a.splits.quotient(stages * part)", "first = 0"),
-        ("register_wgmma", "forward", "warps_meet<128>(1 + warpgroup);  // all", "// all"),   # results are overwritten
-        ("register_wgmma", "forward", "MERGED * 64 + I / 2 * 8", "MERGED * 64 + I / 2 * 4"),  # results out of order
+        ("register_wgmma", "forward", "tensor_store_wait<PIECES % 2 == 0 ? 1 : 0>()", "(void)0"),  # results are overwritten
+        ("register_wgmma", "forward", "box_byte(WIDTH, channel, here % PER_BOX * P::OF_POSITION)",  # results out of order
+         "here % PER_BOX * P::OF_POSITION"),
         ("register_wgmma", "forward", "constexpr (P::crosses(OFFSET))", "constexpr (false)"))),  # a neighbouring row is met
 ])
 def test_a_broken_part_is_noticed(name: str, direction: str, old: str, new: str, tmp_path: Path) -> None:

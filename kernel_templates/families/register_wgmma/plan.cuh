@@ -2,6 +2,7 @@
 // memory. README.md has the words.
 #pragma once
 #include "families/persistent_wgmma/gather_places.cuh"
+#include "hardware/tensor_store.cuh"
 
 template <class Layer, class Tune, bool is_forward>
 struct SourceRowsPlan : GatherPlan<Layer, Tune, is_forward> {
@@ -17,15 +18,17 @@ struct SourceRowsPlan : GatherPlan<Layer, Tune, is_forward> {
   static constexpr int FAR = is_forward ? Base::LOW + Base::REACH : (Base::KW - 1) * Base::DW - Base::PW;
   static constexpr int LEAD = is_forward ? -Base::LOW : Base::PW, BEFORE = LEAD > 0 ? ceil_div(LEAD, E) * E : 0;
 
-  // store.cuh. RUNS: every result along W has a tap, and the stride is a power of two. ORDERS: there is room in shared memory for
-  // results in order: STORED channels, each a row with all row residues and positions of a block, and 16 bytes that keep the lanes
-  // of a warp in different banks. The room depends on the kernel's width only, as in the header: SLOTS may be less.
-  static constexpr int RESULTS = is_forward ? Base::S : 1, STORED_ROW = Base::MERGED * 64 * RESULTS * SIZE;
-  static constexpr bool RUNS = (!is_forward || Base::SLOTS == Base::S) && (RESULTS & (RESULTS - 1)) == 0;
-  static constexpr bool ORDERS = Base::KW >= RESULTS && RESULTS * SIZE < 16 && STORED_ROW <= 2048 && (STORED_ROW & (STORED_ROW - 1)) == 0;
-  static constexpr int STORED = STORED_ROW <= 128 && Base::CT % 16 == 0 ? 16 : 8, STORED_PITCH = STORED_ROW + 16;
-  static constexpr int STORE_BYTES = ORDERS ? 2 * STORED * STORED_PITCH : Base::ODD_BYTES;
-  static constexpr int SHARED = Base::SHARED + Base::ODD_BYTES - STORE_BYTES;
+  // store.cuh. ORDERS: every result along W has a tap, and the results of a position fit into the narrowest box. The room depends on
+  // the kernel's width only, as in the header: SLOTS may be less.
+  static constexpr int RESULTS = is_forward ? Base::S : 1, OF_POSITION = RESULTS * SIZE;  // bytes
+  static constexpr bool HAS_ROOM = Base::KW >= RESULTS && OF_POSITION <= 32 && (RESULTS & (RESULTS - 1)) == 0;
+  static constexpr bool ORDERS = HAS_ROOM && (!is_forward || Base::SLOTS == Base::S);
+  static constexpr int PIECE = 8 * 64 * OF_POSITION * Base::MERGED;  // bytes of 8 channels
+  static constexpr int ROOM = HAS_ROOM ? 4 * PIECE : Base::ODD_BYTES;  // at least: two pieces for each multiplying warpgroup
+  static constexpr int ALL_COLUMNS = Base::GROUPS * Base::TILES * Base::CT;
+  static constexpr int BIASES = Base::HAS_BIAS && ALL_COLUMNS <= 1024 ? ALL_COLUMNS : 0;  // kept in shared memory, as floats
+  static constexpr int BIAS_BYTES = (4 * BIASES + 127) / 128 * 128;
+  static constexpr int SHARED = 227 * 1024 - 256 - ROOM - BIAS_BYTES;
 
   // A row of a stage: the elements that the tile's positions meet in one channel, then 16 bytes of zeros, which elements
   // beyond the ends of a source row are read from. Its length keeps the lanes of a warp in different banks.
@@ -46,8 +49,21 @@ struct SourceRowsPlan : GatherPlan<Layer, Tune, is_forward> {
   static constexpr int UNITS = Tune::UNITS != 0 ? Tune::UNITS : units_chosen(), STEPS = ceil_div(Base::ALL_UNITS, UNITS);
   static constexpr int ROWS_OF_STAGE = UNITS * CHANNELS, WINDOW_BYTES = ROWS_OF_STAGE * ROW_BYTES;
   static constexpr int WEIGHT_BYTES = 16 * UNITS * Base::WEIGHT_COLUMNS, STAGE_BYTES = UNITS * UNIT_BYTES;
-  static constexpr int FIT = SHARED / STAGE_BYTES, STAGES = FIT < 8 ? FIT : 8;
-  static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES + 256 + STORE_BYTES;
+  static constexpr int FIT = SHARED / STAGE_BYTES;
+  // The room grows while three stages fit beside it, or as many as fit beside the smallest room. If it has room for all results of a
+  // warpgroup, these are one piece. STORED: channels of a piece.
+  static constexpr __host__ __device__ int fit_with(int channels) { return (SHARED + ROOM - ROOM / 8 * channels) / STAGE_BYTES; }
+  static constexpr __host__ __device__ int channels_chosen() {
+    int channels = 8;
+    while (HAS_ROOM && 4 * channels <= Base::BLOCKS * Base::CT && Base::CT % (2 * channels) == 0 &&
+           fit_with(2 * channels) >= (FIT < 3 ? FIT : 3))
+      channels *= 2;
+    return channels;
+  }
+  static constexpr int ROOM_BYTES = ROOM / 8 * channels_chosen();
+  static constexpr int STORED = Base::BLOCKS == 1 && Base::CT == 2 * channels_chosen() ? Base::CT : channels_chosen();
+  static constexpr int STAGES = fit_with(channels_chosen()) < 8 ? fit_with(channels_chosen()) : 8;
+  static constexpr int RING_AT = ROOM_BYTES + BIAS_BYTES, SMEM_BYTES = RING_AT + STAGES * STAGE_BYTES + 256;
   static_assert(STAGES >= 2, "a stage is given back only after the next has begun");
   static constexpr long long PACKED_BYTES = 1LL * Base::VARIETIES * Base::SEGMENTS * STEPS * WEIGHT_BYTES;
 
@@ -108,6 +124,7 @@ struct SourceRowsArguments : GatherArguments<Scalar> {
   int lines;                             // of all images
   int copied;                            // bytes of one copy: 16, 8, 4 or 2, as lines are aligned
   int stored;                            // how_to_store()
+  TensorMap boxes;                       // of the result
 };
 
 // Fills in all but the pointers; `source` is there already. Returns false if there are too many positions.

@@ -1,22 +1,29 @@
-// How register_wgmma stores sums, without a branch for each store, as gather_store() has.
+// How register_wgmma stores sums, if the stride along W is a power of two and every result has a tap (plan.cuh: ORDERS).
+// gather_store() stores all others.
 //
-// Strides along W that are a power of two (plan.cuh: RUNS, ORDERS) are stored here, all others by gather_store().
-// Rows of whole sectors, or 16 bytes and more for each position: each lane stores the results of its positions (store_runs). Rows
-// that are aligned to 16, 8 or 4 bytes: a warpgroup puts the results of 64 positions and a few channels into shared memory, in the
-// order of the result, and its threads then store neighbours, in long runs (store_ordered). Other rows: gather_store().
+// A warpgroup puts the sums of 64 positions and some channels (a piece) into shared memory, in the order of the result. If rows of
+// the result are whole boxes, the copy engine stores them while the warpgroup goes on (BoxPlaces). Other rows that are aligned to
+// 16, 8 or 4 bytes are stored by the threads, in long runs (VectorPlaces).
 #pragma once
 #include "families/persistent_wgmma/gather_store.cuh"
 #include "families/register_wgmma/plan.cuh"
 #include "hardware/warps_meet.cuh"
 
-constexpr int STORE_RUNS = 1;  // else 16, 8 or 4 bytes that store_ordered() stores at once; 0: gather_store()
-
+// 128, 64 or 32: the width of a box. 16, 8 or 4: the bytes that a thread stores at once. 0: gather_store().
 template <class P>
-int how_to_store(int result_w, const typename P::Scalar* result) {
-  if (!P::RUNS || result_w % P::RESULTS != 0) return 0;
-  const auto aligned = [&](int bytes) { return 1LL * result_w * P::SIZE % bytes == 0 && size_t(result) % bytes == 0; };
-  if (aligned(P::RESULTS * P::SIZE < 16 ? 32 : 16)) return STORE_RUNS;
-  return !P::ORDERS ? 0 : aligned(16) ? 16 : aligned(8) ? 8 : aligned(4) ? 4 : 0;
+int how_to_store(SourceRowsArguments<typename P::Scalar>& a, long long batch) {
+  if (!P::ORDERS || a.result_w % P::RESULTS != 0) return 0;
+  const long long row = 1LL * a.result_w * P::SIZE, channel = a.result_volume * P::SIZE, pitch = 1LL * a.pitch.divisor * P::OF_POSITION;
+  int aligned = 16;
+  while (aligned > 2 && (row % aligned != 0 || size_t(a.result) % aligned != 0)) aligned /= 2;
+  // No box reaches from one row into the next: the copy engine cannot begin before a row.
+  int width = 128;
+  while (width > 16 && pitch % width != 0) width /= 2;
+  if (aligned == 16 && width > 16 && channel * P::M < 1LL << 40 &&
+      make_tensor_map(a.boxes, a.result, {a.result_w, 1LL * a.result_d * a.result_h, P::M, batch * P::GROUPS},
+                      {P::SIZE, row, channel, channel * P::M}, width, P::STORED) == cudaSuccess)
+    return width;
+  return aligned >= 4 ? aligned : 0;
 }
 
 // A word has two channels of a position. Lanes with an even position get it and the next one of the first eight, the others
@@ -29,127 +36,149 @@ __device__ __forceinline__ void exchange_halves(const Pack<Scalar, 2> (&words)[2
   *reinterpret_cast<unsigned*>(&channels[1]) = __byte_perm(first, second, 0x7632);
 }
 
-// A run: the neighbouring results along W that a lane stores. They belong to one position or, if that has 2 bytes, to two: then
-// a lane exchanges values with a lane of the position beside its own. (With wider runs the exchange costs more than it saves.)
-// Sum i of 8 columns is sum(block, class, eight, i).
-template <class P, class Block, class Sum>
-__device__ __forceinline__ void store_runs(const SourceRowsArguments<typename P::Scalar>& a, const GatherItem<P>& item, Block block,
-                                           const GatherTarget& near, const GatherTarget& far, const Sum& sum) {
+// A piece: [row residue][box of 64 positions][channel], each WIDTH bytes in the order of hardware/tensor_store.cuh. Sum i of 8
+// columns is sum(class, eight, i), and `eight` counts the channels of the piece.
+template <class P, int WIDTH, class Sum>
+__device__ __forceinline__ void write_piece(char* piece, const Sum& sum) {
   using Scalar = typename P::Scalar;
-  constexpr int N = P::RESULTS, MOST = 16 / P::SIZE;
-  constexpr bool PAIRS = N * P::SIZE == 2;
-  constexpr int RUN = PAIRS ? 2 : N, V = RUN < MOST ? RUN : MOST, HALVES = PAIRS ? 1 : 2;
-  constexpr int BESIDE = P::MERGED % 2 == 0 ? 2 : 1, PLACES = HALVES * BESIDE;  // two row residues may share sectors
-  const int lane = threadIdx.x % 32, first = item.channel + lane % 4 * 2;
+  constexpr bool PAIRS = P::OF_POSITION == 2;
+  constexpr int BOX = P::STORED * WIDTH, PER_BOX = WIDTH / P::OF_POSITION, V = P::OF_POSITION < 16 ? P::RESULTS : 16 / P::SIZE;
+  const int lane = threadIdx.x % 32, position = threadIdx.x % 128 / 32 * 16 + lane / 4;
   const bool odd = lane / 4 % 2;
-  GatherTarget targets[2] = {near, far};
-  if (PAIRS && odd) targets[0] = far, targets[0].w -= N;
-  const_loop<0, P::MERGED / BESIDE>([&](auto number) {
-    constexpr int BEGIN = decltype(number)::value * BESIDE;
-    Scalar* to[PLACES];
-    bool exists[PLACES];
+  int own[4];  // where the lane's results lie: two channels of a position, and of the one 8 further
 #pragma unroll
-    for (int i = 0; i < PLACES; ++i) {
-      const GatherTarget& t = targets[i % HALVES];
-      const int residue = item.row_group * P::MERGED + BEGIN + i / HALVES;
-      const int d = t.d + (P::FORWARD ? residue / P::SH : 0), h = t.h + (P::FORWARD ? residue % P::SH : 0);
-      exists[i] = d < a.result_d && h < a.result_h;
-      to[i] = a.result + t.at + first * a.result_volume + (1LL * d * a.result_h + h) * a.result_w + t.w;
-    }
-    const_loop<0, P::CT / 8 * PLACES>([&](auto which) {
-      constexpr int EIGHT = decltype(which)::value / PLACES, PLACE = decltype(which)::value % PLACES;
-      constexpr int MERGED = BEGIN + PLACE / HALVES;
-      const auto value = [&](auto r, int half, int channel) {
-        constexpr int SLOT = P::slot_of(decltype(r)::value);
-        return narrow<Scalar>(sum(block, Constant<SLOT * P::MERGED + MERGED>{}, Constant<EIGHT>{}, half * 2 + channel));
-      };
-      Pack<Scalar, RUN> runs[2];  // of two channels
-      if constexpr (PAIRS) {
-        Pack<Scalar, 2> words[2];
+  for (int i = 0; i < 4; ++i) {
+    const int channel = lane % 4 * 2 + i % 2, here = PAIRS ? (odd ? position + 7 : position) : position + i / 2 * 8;
+    own[i] = here / PER_BOX * BOX + channel * WIDTH + box_byte(WIDTH, channel, here % PER_BOX * P::OF_POSITION);
+  }
+  const_loop<0, P::STORED / 8 * P::MERGED>([&](auto which) {
+    constexpr int MERGED = decltype(which)::value % P::MERGED, EIGHT = decltype(which)::value / P::MERGED;
+    char* const to = piece + MERGED * (64 * P::OF_POSITION * P::STORED) + EIGHT * 8 * WIDTH;
+    const auto value = [&](auto r, int i) {
+      constexpr int SLOT = P::slot_of(decltype(r)::value);
+      return narrow<Scalar>(sum(Constant<SLOT * P::MERGED + MERGED>{}, Constant<EIGHT>{}, i));
+    };
+    if constexpr (PAIRS) {
+      Pack<Scalar, 2> words[2], channels[2];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) words[i / 2].value[i % 2] = value(Constant<0>{}, i / 2, i % 2);
-        exchange_halves(words, odd, runs);
-      } else {
-        const_loop<0, 2 * N>([&](auto i) {
-          constexpr int CHANNEL = decltype(i)::value / N, R = decltype(i)::value % N;
-          runs[CHANNEL].value[R] = value(Constant<R>{}, PLACE % 2, CHANNEL);
-        });
-      }
-      const_loop<0, 2 * (RUN / V)>([&](auto part) {
-        constexpr int CHANNEL = decltype(part)::value / (RUN / V), R = decltype(part)::value % (RUN / V) * V;
-        if (exists[PLACE] && (P::M % P::CT == 0 || first + EIGHT * 8 + CHANNEL < P::M))
-          gather_store_run(to[PLACE] + R, *reinterpret_cast<const Pack<Scalar, V>*>(&runs[CHANNEL].value[R]));
-        if (R + V == RUN) to[PLACE] += CHANNEL == 0 ? a.result_volume : 7 * a.result_volume;
+      for (int i = 0; i < 4; ++i) words[i / 2].value[i % 2] = value(Constant<0>{}, i);
+      exchange_halves(words, odd, channels);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) *reinterpret_cast<Pack<Scalar, 2>*>(to + own[i]) = channels[i];
+    } else {
+      const_loop<0, 4 * (P::RESULTS / V)>([&](auto part) {
+        constexpr int I = decltype(part)::value % 4, R = decltype(part)::value / 4 * V;
+        Pack<Scalar, V> values;
+        const_loop<0, V>([&](auto r) { values.value[decltype(r)::value] = value(Constant<R + decltype(r)::value>{}, I); });
+        *reinterpret_cast<Pack<Scalar, V>*>(to + (own[I] ^ R * P::SIZE)) = values;
       });
-    });
+    }
   });
 }
 
-// A vector is N bytes at the same place of some channels: of all row residues and positions of a block. A thread has one vector
+// Where the boxes of a block of 64 positions lie in the result. Each warp has every fourth.
+template <class P, int WIDTH>
+struct BoxPlaces {
+  static constexpr int OF_RESIDUE = 64 * P::OF_POSITION / WIDTH, ALL = OF_RESIDUE * P::MERGED, MOST = ceil_div(ALL, 4);
+  int w[MOST], row[MOST], n[MOST];  // n < 0: no box
+
+  __device__ __forceinline__ BoxPlaces(const SourceRowsArguments<typename P::Scalar>& a, const GatherItem<P>& item, int block,
+                                       int warp) {
+#pragma unroll
+    for (int i = 0; i < MOST; ++i) {
+      const int box = warp % 4 + i * 4, residue = item.row_group * P::MERGED + box / OF_RESIDUE;
+      const int first = warp / 4 * P::ROWS + block * 64 + box % OF_RESIDUE * (64 / OF_RESIDUE);
+      const GatherStep step = gather_step(a, item.row0, item.step0, first);
+      const GatherRow place(a, step.row);
+      const int d = P::FORWARD ? place.d * P::SD + residue / P::SH : place.d;
+      const int h = P::FORWARD ? place.h * P::SH + residue % P::SH : place.h;
+      const bool exists = box < ALL && step.row < a.rows && step.w < a.steps_w && d < a.result_d && h < a.result_h;
+      w[i] = step.w * P::RESULTS, row[i] = d * a.result_h + h, n[i] = exists ? place.n * P::GROUPS + item.group : -1;
+    }
+  }
+  // `channel`: the first of the piece.
+  __device__ __forceinline__ void store(const SourceRowsArguments<typename P::Scalar>& a, const char* piece, int channel,
+                                        int warp) const {
+#pragma unroll
+    for (int i = 0; i < MOST; ++i)
+      if (n[i] >= 0)
+        tensor_store(a.boxes, shared_address(piece) + (warp % 4 + i * 4) * (P::STORED * WIDTH), w[i], row[i], channel, n[i]);
+    tensor_store_commit();
+  }
+};
+
+// Where a thread's vectors of a block lie in the result. A vector is N bytes at the same place of some channels. A thread has one
 // of every AT_ONCE-th channel, or PLACES vectors of every channel.
 template <class P, int N>
-struct OrderedVectors {
-  static constexpr int OF_CHANNEL = P::STORED_ROW / N, OF_RESIDUE = OF_CHANNEL / P::MERGED;
+struct VectorPlaces {
+  static constexpr int OF_RESIDUE = 64 * P::OF_POSITION / N, OF_CHANNEL = OF_RESIDUE * P::MERGED;
   static constexpr int PLACES = OF_CHANNEL > 128 ? OF_CHANNEL / 128 : 1, AT_ONCE = OF_CHANNEL < 128 ? 128 / OF_CHANNEL : 1;
   typename P::Scalar* to[PLACES];  // in the thread's first channel
   bool exists[PLACES];
 
-  __device__ __forceinline__ OrderedVectors(const SourceRowsArguments<typename P::Scalar>& a, const GatherItem<P>& item, int block,
-                                           int warpgroup, int thread) {
+  __device__ __forceinline__ VectorPlaces(const SourceRowsArguments<typename P::Scalar>& a, const GatherItem<P>& item, int block,
+                                          int warp) {
+    const int thread = threadIdx.x % 128;
 #pragma unroll
     for (int i = 0; i < PLACES; ++i) {
-      const int place = thread % OF_CHANNEL + i * 128, of_residue = place % OF_RESIDUE * N / P::SIZE;  // counted in results
-      const int residue = item.row_group * P::MERGED + place / OF_RESIDUE;
-      const GatherTarget t = gather_target<P>(a, item, warpgroup * P::ROWS + block * 64 + of_residue / P::RESULTS);
+      const int vector = thread % OF_CHANNEL + i * 128, result = vector % OF_RESIDUE * N / P::SIZE;
+      const int residue = item.row_group * P::MERGED + vector / OF_RESIDUE;
+      const GatherTarget t = gather_target<P>(a, item, warp / 4 * P::ROWS + block * 64 + result / P::RESULTS);
       const int d = t.d + (P::FORWARD ? residue / P::SH : 0), h = t.h + (P::FORWARD ? residue % P::SH : 0);
       exists[i] = d < a.result_d && h < a.result_h;
       to[i] = a.result + t.at + (item.channel + thread / OF_CHANNEL) * a.result_volume + (1LL * d * a.result_h + h) * a.result_w +
-              t.w + of_residue % P::RESULTS;
+              t.w + result % P::RESULTS;
     }
   }
-  // `from`: the channels in shared memory; the first of them is number `channel` of the tile. `channels`: those that exist.
-  __device__ __forceinline__ void store(const SourceRowsArguments<typename P::Scalar>& a, const char* from, int channel,
-                                        int channels, int thread) const {
-    using Part = Pack<typename P::Scalar, N / P::SIZE>;
+  // The same. At the next call the channels that follow are stored.
+  __device__ __forceinline__ void store(const SourceRowsArguments<typename P::Scalar>& a, const char* piece, int channel, int) {
+    using Vector = Pack<typename P::Scalar, N / P::SIZE>;
+    const int thread = threadIdx.x % 128;
 #pragma unroll
     for (int next = 0; next < P::STORED; next += AT_ONCE)
 #pragma unroll
       for (int i = 0; i < PLACES; ++i) {
-        const int here = next + thread / OF_CHANNEL;
-        if (exists[i] && (P::STORED % AT_ONCE == 0 || here < P::STORED) && channel + here < channels)
-          gather_store_run(to[i] + (channel + next) * a.result_volume,
-                           *reinterpret_cast<const Part*>(from + here * P::STORED_PITCH + (thread % OF_CHANNEL + i * 128) * N));
+        const int here = next + thread / OF_CHANNEL, byte = (thread % OF_CHANNEL + i * 128) * N;
+        const char* const from = piece + byte / 128 * (P::STORED * 128) + here * 128 + box_byte(128, here, byte % 128);
+        if (exists[i] && (P::STORED % AT_ONCE == 0 || here < P::STORED) && channel + here < P::M)
+          gather_store_run(to[i], *reinterpret_cast<const Vector*>(from));
+        to[i] += (next + AT_ONCE < P::STORED ? AT_ONCE : P::STORED - next) * a.result_volume;
       }
   }
 };
 
-template <class P, int N, class Sum>
-__device__ __forceinline__ void store_ordered(const SourceRowsArguments<typename P::Scalar>& a, const GatherItem<P>& item, char* room,
+// Places: BoxPlaces<P, WIDTH>, or VectorPlaces with a WIDTH of 128.
+template <class P, int WIDTH, class Places, class Sum>
+__device__ __forceinline__ void store_pieces(const SourceRowsArguments<typename P::Scalar>& a, const GatherItem<P>& item, char* room,
                                              const Sum& sum) {
-  using Scalar = typename P::Scalar;
-  const int thread = threadIdx.x % 128, warpgroup = threadIdx.x / 128, channels = P::M - item.channel;
-  room += warpgroup * P::STORED * P::STORED_PITCH;
-  // The thread's first result: two channels of a position, and of the one 8 further.
-  char* const own = room + thread % 4 * 2 * P::STORED_PITCH + (thread / 32 * 16 + thread % 32 / 4) * P::RESULTS * P::SIZE;
+  constexpr int OF_BLOCK = P::CT / P::STORED, PIECES = P::BLOCKS * OF_BLOCK, BYTES = P::PIECE / 8 * P::STORED;
+  const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0), barrier = 1 + warp / 4;
+  room += warp / 4 * (P::ROOM_BYTES / 2);
   const_loop<0, P::BLOCKS>([&](auto block) {
-    const OrderedVectors<P, N> vectors(a, item, decltype(block)::value, warpgroup, thread);
-    const_loop<0, P::CT / P::STORED>([&](auto group) {
-      constexpr int GROUP = decltype(group)::value;
-      warps_meet<128>(1 + warpgroup);  // all have stored the channels before
-      const_loop<0, P::STORED / 8 * P::MERGED * 4>([&](auto which) {
-        constexpr int I = decltype(which)::value % 4, MERGED = decltype(which)::value / 4 % P::MERGED;
-        constexpr int EIGHT = decltype(which)::value / 4 / P::MERGED;
-        Pack<Scalar, P::RESULTS> values;
-        const_loop<0, P::RESULTS>([&](auto r) {
-          constexpr int SLOT = P::slot_of(decltype(r)::value);
-          values.value[decltype(r)::value] = narrow<Scalar>(
-              sum(block, Constant<SLOT * P::MERGED + MERGED>{}, Constant<GROUP * (P::STORED / 8) + EIGHT>{}, I));
-        });
-        *reinterpret_cast<Pack<Scalar, P::RESULTS>*>(own + (EIGHT * 8 + I % 2) * P::STORED_PITCH +
-                                                     (MERGED * 64 + I / 2 * 8) * P::RESULTS * P::SIZE) = values;
+    constexpr int BLOCK = decltype(block)::value;
+    Places places(a, item, BLOCK, warp);
+    const_loop<0, OF_BLOCK>([&](auto group) {
+      constexpr int GROUP = decltype(group)::value, NUMBER = BLOCK * OF_BLOCK + GROUP;
+      char* const piece = room + (PIECES == 1 ? 0 : NUMBER % 2 * BYTES);
+      tensor_store_wait<PIECES % 2 == 0 ? 1 : 0>();
+      warps_meet<128>(barrier);  // the piece that was here has been read
+      write_piece<P, WIDTH>(piece, [&](auto which, auto eight, int i) {
+        return sum(block, which, Constant<GROUP * (P::STORED / 8) + decltype(eight)::value>{}, i);
       });
-      warps_meet<128>(1 + warpgroup);
-      vectors.store(a, room, GROUP * P::STORED, channels, thread);
+      stores_see_writes();
+      warps_meet<128>(barrier);
+      places.store(a, piece, item.channel + GROUP * P::STORED, warp);
     });
   });
+}
+
+template <class P, class Sum>
+__device__ __forceinline__ void store_whole_rows(const SourceRowsArguments<typename P::Scalar>& a, const GatherItem<P>& item,
+                                                 char* room, const Sum& sum) {
+  if (a.stored == 128) store_pieces<P, 128, BoxPlaces<P, 128>>(a, item, room, sum);
+  else if (a.stored == 64) store_pieces<P, 64, BoxPlaces<P, 64>>(a, item, room, sum);
+  else if (a.stored == 32) store_pieces<P, 32, BoxPlaces<P, 32>>(a, item, room, sum);
+  else if (a.stored == 16) store_pieces<P, 128, VectorPlaces<P, 16>>(a, item, room, sum);
+  else if (a.stored == 8) store_pieces<P, 128, VectorPlaces<P, 8>>(a, item, room, sum);
+  else store_pieces<P, 128, VectorPlaces<P, 4>>(a, item, room, sum);
 }
