@@ -114,8 +114,8 @@ def test_every_element_is_right(built: tuple[Library, list]) -> None:
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.long), "bfloat16"])
 @pytest.mark.parametrize("direction", ["forward", "grad_input"])
 def test_register_wgmma_stores_rows_of_any_length(direction: str, dtype: str, tmp_path: Path) -> None:
-    """Boxes of 128, 64 and 32 bytes; rows aligned to 16, 8 or 4 bytes, and others; tiles that are not full; all residues side by
-    side; pieces of 8 and more channels."""
+    """Boxes of 128, 64 and 32 bytes; rows aligned to 16, 8 or 4 bytes, and others; tiles that are not full; all residues side
+    by side; pieces of 8 and more channels."""
     variant, made = find("register_wgmma", direction, root=TEMPLATES), []
     for one, config in STORED:
         its = Workload(one.layer, one.batch, one.input_size, dtype)
