@@ -6,7 +6,7 @@ idea      = "Rows of the source are copied as they lie in memory; each multiplyi
 precision = ["tf32", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "blocks * n <= 256", "stages >= 2",
-             "base_stages >= 2", "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28", "packed <= 2 ** 26"]
+             "base_stages >= 2", "not has_room or merged in (1, 2, 4, 8, 16)", "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28", "packed <= 2 ** 26"]
 min_sm    = 90
 arch      = "sm_90a"
 kernel    = "multiply_source_rows"

@@ -126,6 +126,17 @@ def test_register_wgmma_stores_rows_of_any_length(direction: str, dtype: str, tm
         assert outcome.status == "OK", f"{label(its)}: {outcome.status} {outcome.text}"
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_register_wgmma_refuses_three_rows_side_by_side(dtype: str) -> None:
+    """The vectors of store.cuh are shared out for 1, 2, 4, 8 or 16 row residues; of 3 some would not be stored."""
+    variant = find("register_wgmma", "forward", root=TEMPLATES)
+    for kernel, stride, right in (((3, 2), (3, 2), False), ((3, 3, 2), (3, 3, 2), False), ((2, 2), (2, 2), True), (2, 2, True)):
+        size = (4,) * (2 if kernel == 2 else len(kernel))
+        one = work(size, 1, 32, 64, kernel, stride=stride)
+        refused = why_not(Candidate(variant, one.layer, dtype, {}, form="constant"), sm=EMULATED_SM)
+        assert (refused is None) == right, f"{label(one)}: {refused}"
+
+
 @pytest.mark.parametrize(("name", "direction", "old", "new"), [
     ("persistent_wgmma", "forward", "item.part == 0, sum", "true, sum"),     # the bias is added once
     ("register_wgmma", "grad_input", "fragment_wait<1>();", ""),             # products still read the fragment
