@@ -106,7 +106,7 @@ cudaError_t make_tensor_map(TensorMap& map, Scalar* data, const long long (&size
 #endif
 }
 
-// Call it between ordinary writes of a box and the barrier after which a thread stores it.
+// Call it between ordinary writes of a box and the barrier after which a warp stores it.
 __device__ __forceinline__ void stores_see_writes() {
 #if !defined(__CUDACPU__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -114,7 +114,7 @@ __device__ __forceinline__ void stores_see_writes() {
 }
 
 // All lanes of a warp call it with the same values, and one of them stores. `from`: the box. `w`, `row`, `channel`, `n`: its first
-// place in the tensor, not negative (an H200 then stops with an illegal instruction); values beyond the end of a dimension are not
+// place in the tensor. With a negative place an H200 stops with an illegal instruction. Values beyond the end of a dimension are not
 // stored. `map` is part of a __grid_constant__ parameter.
 __device__ __forceinline__ void tensor_store(const TensorMap& map, unsigned from, int w, int row, int channel, int n) {
 #ifdef __CUDACPU__
