@@ -1,6 +1,6 @@
-// Stores of boxes of a tensor by the copy engine (TMA, sm_90): they need no registers, and go on while the threads compute.
+// Stores of boxes of a tensor by the copy engine (TMA, sm_90). They go on while the threads compute.
 //
-// The tensor has four dimensions, of which the first is contiguous. A box is `width` bytes (128, 64 or 32) of the first dimension
+// The tensor has four dimensions; the first is contiguous. A box is `width` bytes (128, 64 or 32) of the first dimension
 // and `rows` places of the third. In shared memory it is a table of rows of these bytes that begins at a multiple of 8 rows. The
 // 16-byte parts of a row change places (box_byte), so threads that write the same part of different rows meet different banks.
 #pragma once
@@ -81,7 +81,7 @@ cudaError_t make_tensor_map(TensorMap& map, Scalar* data, const long long (&size
          rows, int(sizeof(Scalar))};
   return cudaSuccess;
 #else
-  // The driver has this function. It is asked for it here, so that nobody has to link with libcuda.
+  // A function of the driver, asked for here so that nobody has to link with libcuda.
   static void* encode = nullptr;
   if (encode == nullptr) {
     cudaDriverEntryPointQueryResult found;
@@ -113,9 +113,9 @@ __device__ __forceinline__ void stores_see_writes() {
 #endif
 }
 
-// All lanes of a warp call it with the same values, and one of them stores. `from`: the box. `w`, `row`, `channel`, `n`: its first
-// place in the tensor. With a negative place an H200 stops with an illegal instruction. Values beyond the end of a dimension are not
-// stored. `map` is part of a __grid_constant__ parameter.
+// All lanes of a warp call it with the same values, and one stores. `from`: the box. `w`, `row`, `channel`, `n`: its first place in
+// the tensor; a negative one is an illegal instruction. Values beyond the end of a dimension are not stored. `map` is part of a
+// __grid_constant__ parameter.
 __device__ __forceinline__ void tensor_store(const TensorMap& map, unsigned from, int w, int row, int channel, int n) {
 #ifdef __CUDACPU__
   if (from % (8 * map.width) != 0)
@@ -142,8 +142,8 @@ __device__ __forceinline__ void tensor_store_commit() {
 #endif
 }
 
-// Waits until the boxes of all groups of this thread but the latest `pending` have been read, and may be written again. A block
-// must not end before its boxes have been read.
+// Waits until the boxes of all groups of this thread but the latest `pending` have been read: then they may be written again. A
+// block waits before it ends.
 template <int pending>
 __device__ __forceinline__ void tensor_store_wait() {
 #ifdef __CUDACPU__

@@ -18,9 +18,8 @@ struct SourceRowsPlan : GatherPlan<Layer, Tune, is_forward> {
   static constexpr int FAR = is_forward ? Base::LOW + Base::REACH : (Base::KW - 1) * Base::DW - Base::PW;
   static constexpr int LEAD = is_forward ? -Base::LOW : Base::PW, BEFORE = LEAD > 0 ? ceil_div(LEAD, E) * E : 0;
 
-  // store.cuh. HAS_ROOM: there is room for pieces. The stride along W is a power of two, a position has at most 32 bytes, and the
-  // kernel is as wide as the stride. ORDERS: pieces are used, because every result along W has a tap. With a dilation that can be
-  // false although there is room; the header knows only HAS_ROOM.
+  // store.cuh. HAS_ROOM: there is room for pieces. ORDERS: pieces are used, because every result along W has a tap. With a dilation
+  // that can be false although there is room; the header knows only HAS_ROOM.
   static constexpr int RESULTS = is_forward ? Base::S : 1, OF_POSITION = RESULTS * SIZE;  // bytes
   static constexpr bool HAS_ROOM = Base::KW >= RESULTS && OF_POSITION <= 32 && (RESULTS & (RESULTS - 1)) == 0;
   static constexpr bool ORDERS = HAS_ROOM && (!is_forward || Base::SLOTS == Base::S);
@@ -51,9 +50,8 @@ struct SourceRowsPlan : GatherPlan<Layer, Tune, is_forward> {
   static constexpr int ROWS_OF_STAGE = UNITS * CHANNELS, WINDOW_BYTES = ROWS_OF_STAGE * ROW_BYTES;
   static constexpr int WEIGHT_BYTES = 16 * UNITS * Base::WEIGHT_COLUMNS, STAGE_BYTES = UNITS * UNIT_BYTES;
   static constexpr int FIT = SHARED / STAGE_BYTES;
-  // channels_chosen(): of a piece, if a warpgroup has two. It doubles while three stages still fit; if fewer than three fit beside
-  // the smallest pieces, it doubles while this number of stages fits. If two pieces hold all results of a warpgroup, and it has
-  // one block of 64 positions, they become one. STORED: the channels of a piece then.
+  // channels_chosen(): of a piece, if a warpgroup has two. It doubles while three stages fit, or as many as fit beside the smallest
+  // pieces. If two pieces hold all results of a warpgroup with one block of 64 positions, they become one of STORED channels.
   static constexpr __host__ __device__ int fit_with(int channels) { return (SHARED + ROOM - ROOM / 8 * channels) / STAGE_BYTES; }
   static constexpr __host__ __device__ int channels_chosen() {
     int channels = 8;

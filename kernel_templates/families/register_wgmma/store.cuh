@@ -2,8 +2,8 @@
 // gather_store() stores all others.
 //
 // A warpgroup puts the sums of 64 positions and some channels (a piece) into shared memory, in the order of the result. If a
-// row of positions is a whole number of boxes, the copy engine stores them while the warpgroup goes on (BoxPlaces). Other rows that
-// are aligned to 16, 8 or 4 bytes are stored by the threads, in long runs (VectorPlaces).
+// row of positions is whole boxes, the copy engine stores them while the warpgroup goes on (BoxPlaces). The threads store other
+// rows that are aligned to 16, 8 or 4 bytes, in long runs (VectorPlaces).
 #pragma once
 #include "families/persistent_wgmma/gather_store.cuh"
 #include "families/register_wgmma/plan.cuh"
@@ -16,7 +16,7 @@ int how_to_store(SourceRowsArguments<typename P::Scalar>& a, long long batch) {
   const long long row = 1LL * a.result_w * P::SIZE, channel = a.result_volume * P::SIZE, pitch = 1LL * a.pitch.divisor * P::OF_POSITION;
   int aligned = 16;
   while (aligned > 2 && (row % aligned != 0 || size_t(a.result) % aligned != 0)) aligned /= 2;
-  // A box must not reach from one row into the next: it would be stored twice, the second time from a negative place on.
+  // A box must not reach into the next row: it would be stored twice, the second time from a negative place on.
   int width = 128;
   while (width > 16 && pitch % width != 0) width /= 2;
   if (aligned == 16 && width > 16 && channel * P::M < 1LL << 40 &&
@@ -26,8 +26,7 @@ int how_to_store(SourceRowsArguments<typename P::Scalar>& a, long long batch) {
   return aligned >= 4 ? aligned : 0;
 }
 
-// A word has two channels of a position. Lanes with an even position get it and the next one of the first eight, the others
-// two of the last eight.
+// A word has two channels of a position. Lanes of even positions get it and the next one of the first eight, others of the last.
 template <class Scalar>
 __device__ __forceinline__ void exchange_halves(const Pack<Scalar, 2> (&words)[2], bool odd, Pack<Scalar, 2> (&channels)[2]) {
   const unsigned low = *reinterpret_cast<const unsigned*>(&words[0]), high = *reinterpret_cast<const unsigned*>(&words[1]);
@@ -36,8 +35,8 @@ __device__ __forceinline__ void exchange_halves(const Pack<Scalar, 2> (&words)[2
   *reinterpret_cast<unsigned*>(&channels[1]) = __byte_perm(first, second, 0x7632);
 }
 
-// A piece is [row residue][box][channel][WIDTH bytes], the boxes of 64 positions side by side. hardware/tensor_store.cuh has the
-// order of the bytes. Sum i of 8 columns is sum(class, eight, i); `eight` counts eights of channels from the piece's first on.
+// A piece is [row residue][box][channel][WIDTH bytes]; hardware/tensor_store.cuh has the order of the bytes. Sum i of 8 columns is
+// sum(class, eight, i); `eight` counts eights of channels of the piece.
 template <class P, int WIDTH, class Sum>
 __device__ __forceinline__ void write_piece(char* piece, const Sum& sum) {
   using Scalar = typename P::Scalar;
@@ -107,9 +106,8 @@ struct BoxPlaces {
   }
 };
 
-// Where a thread's vectors of a block lie in the result. A vector is N bytes at the same place of some channels. A thread has one
-// of every AT_ONCE-th channel, or PLACES vectors of every channel. That is right only if OF_CHANNEL is a power of two; the variant
-// refuses other layers ([needs]: merged).
+// Where a thread's vectors lie in the result: N bytes at the same place of every AT_ONCE-th channel, or PLACES such
+// vectors of every channel. OF_CHANNEL must be a power of two; the header refuses other layers (merged).
 template <class P, int N>
 struct VectorPlaces {
   static constexpr int OF_RESIDUE = 64 * P::OF_POSITION / N, OF_CHANNEL = OF_RESIDUE * P::MERGED;
@@ -131,7 +129,7 @@ struct VectorPlaces {
               t.w + result % P::RESULTS;
     }
   }
-  // Stores a piece. `to` then points to the channel behind it, so pieces are stored in the order of their channels.
+  // `to` then points to the channel behind the piece, so pieces are stored in the order of their channels.
   __device__ __forceinline__ void store(const SourceRowsArguments<typename P::Scalar>& a, const char* piece, int channel, int) {
     using Vector = Pack<typename P::Scalar, N / P::SIZE>;
     const int thread = threadIdx.x % 128;
