@@ -1,9 +1,9 @@
-// How register_wgmma stores sums, if the stride along W is a power of two and every result has a tap (plan.cuh: ORDERS).
-// gather_store() stores all others.
+// How register_wgmma stores sums if the stride along W is a power of two and every result has a tap (plan.cuh: ORDERS). Others
+// are stored by gather_store().
 //
 // A warpgroup puts the sums of 64 positions and some channels (a piece) into shared memory, in the order of the result. If a
 // row of positions is whole boxes, the copy engine stores them while the warpgroup goes on (BoxPlaces). The threads store other
-// rows that are aligned to 16, 8 or 4 bytes, in long runs (VectorPlaces).
+// rows that are aligned to 16, 8 or 4 bytes (VectorPlaces).
 #pragma once
 #include "families/persistent_wgmma/gather_store.cuh"
 #include "families/register_wgmma/plan.cuh"
