@@ -4,12 +4,13 @@ in float16 is told by its range: digits alone do not tell it from TF32, nor thre
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from workbench.core.answers import Answer, Question
+from workbench.core.answers import Answer, CheckReport, Question
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.drive.checking.attacks import modules
 from workbench.drive.checking.check import workload_reference
@@ -211,3 +212,34 @@ def test_the_terms_of_one_bias_may_cancel_by_chance(tmp_path: Path) -> None:
             outcome.problems.clear()
             trial.compare(outcome)
             assert [p.about for p in outcome.problems] == problems
+
+
+@pytest.mark.parametrize(("bits", "warned"), [("-65536", True), ("-1", False)])
+def test_results_in_bfloat16_that_are_cut_off(checked: Callable[..., CheckReport], bits: str, warned: bool) -> None:
+    """Each is within the tolerance, but all errors have the same sign."""
+    text = f"""import torch
+from torch import nn
+
+
+class Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return (y.contiguous().view(torch.int32) & {bits}).view(torch.float32).bfloat16()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.float()
+
+
+class ModelNew(nn.ConvTranspose2d):
+    def forward(self, x):
+        if x.dtype != torch.bfloat16:
+            return super().forward(x)
+        rest = self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        bias = None if self.bias is None else self.bias.float()
+        return Cut.apply(nn.functional.conv_transpose2d(x.float(), self.weight.float(), bias, *rest))
+"""
+    report = checked(text, reference=workload_reference(replace(LAYER, dtype="bfloat16"))[0])
+    found = [q for q in report.questions if q.key == "rounding"]
+    assert failed(report) == {} and [q.answer for q in found] == [Answer.WARNED] * warned
+    assert not warned or "On average its outputs are 0.5" in found[0].seen and "cut off" in found[0].seen

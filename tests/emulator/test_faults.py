@@ -277,3 +277,10 @@ def test_an_overrun_is_reported_with_its_line(
 def test_a_correct_kernel_is_clean(library: Path, environment: dict[str, str]) -> None:
     clean = call(library, environment, 0, 0)
     assert (clean.returncode, clean.stdout) == (0, "result 0\n"), clean.stderr
+
+
+def test_a_block_of_more_threads_than_the_launch_bounds_is_refused(kernels: Kernels) -> None:
+    faults = kernels("faults")
+    assert faults("launch_bounded", 64) == 0
+    assert faults("launch_bounded", 65) != 0
+    assert faults.last_error() == ("invalid argument: block of 65 x 1 x 1 threads; the kernel's __launch_bounds__ allow 64")

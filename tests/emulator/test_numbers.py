@@ -115,3 +115,15 @@ def test_constant_memory_copies_and_device_facts(kernels: Kernels) -> None:
     facts = np.full(4, -1, np.int32)
     assert numbers("device_facts", facts) == 0
     np.testing.assert_array_equal(facts, [0, 4, 227 * 1024, 1])
+
+
+def test_approximate_functions_round_their_argument(kernels: Kernels) -> None:
+    """As on a GPU: right for small arguments, wrong in the fifth digit for large ones."""
+    values = np.concatenate([np.linspace(-3, 3, 601), np.linspace(900, 1000, 601)]).astype(np.float32)
+    sine, exponential, quotient = (np.empty(values.size, np.float32) for _ in range(3))
+    assert kernels("numbers")("run_approximate", values, sine, exponential, quotient, values.size) == 0
+    error = np.abs(sine - np.sin(values.astype(np.float64)))
+    assert error[:601].max() < 1e-6 and 1e-5 < error[601:].max() < 1e-3
+    exact = np.exp(values.astype(np.float64) / 16)
+    assert 1e-7 < (np.abs(exponential - exact) / exact).max() < 3e-5
+    assert (quotient == 0).all()

@@ -47,6 +47,22 @@ def test_launches(source: str, expected: str) -> None:
     assert body(source) == expected
 
 
+@pytest.mark.parametrize(
+    ("declared", "kernel", "most"),
+    [
+        ("__global__ void __launch_bounds__(128) k(T* x)", "k", 128),
+        ("__launch_bounds__( 64, 2 ) __global__ void k(T* x)", "k<3>", 64),
+        ("#define N 96\n__global__ void __launch_bounds__(N) k(T* x)", "k", 96),
+        ("constexpr int kN = 32;\n__global__ void __launch_bounds__(kN) k(T* x)", "k", 32),
+        ("__global__ void __launch_bounds__(P::N) k(T* x)", "k", 0),
+        ("__global__ void __launch_bounds__(128) other(T* x)", "k", 0),
+    ],
+)
+def test_launch_bounds_that_are_numbers(declared: str, kernel: str, most: int) -> None:
+    expected = f"cuda_on_cpu::launch({kernel}, 1, 2){f'.of_most({most})' if most else ''}(x);"
+    assert body(f"{declared} {{}}\n{kernel}<<<1, 2>>>(x);") == f"{declared} {{}}\n{expected}"
+
+
 DEDUCED = "cuda_on_cpu::launch_deduced([&](auto... arguments) {{ {}(arguments...); }}, 1, 2)(x);"
 
 

@@ -64,7 +64,9 @@ _NOT_ASKED = ("other dtypes than the given one, bfloat16 and float64", "torch.fu
               "derivatives of values exactly at a kink", "whole numbers above 2^31",
               "subclasses of tensors", "construction on the meta device", "memory that parameters share",
               "how often the weight is read in a call", "another PYTHONHASHSEED", "python -O",
-              "on the CPU, CUDA blocks that change one value without an atomic or a memory fence",
+              "on the CPU, CUDA threads or blocks that change one value without an atomic or a memory fence",
+              "on the CPU, what only a GPU refuses at a launch (too many registers)",
+              "on the CPU, copies that do not wait (non_blocking), and how exact __sinf and the like are",
               "on the CPU, memory of the host that a kernel gets, and memory of a GPU that the host gets",
               "several streams at once",
               "warp functions with a mask of lanes that do not call them", "whether the file recognises a check")

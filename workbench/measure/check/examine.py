@@ -289,6 +289,8 @@ class Examination:
         if self.trial.dtype == "float32" and right:
             self.emit(Event("check", "large and small numbers"))
             self.questions.append(magnitudes.ask(self.trial, outcome))
+        if right:
+            self.questions += magnitudes.rounded(self.trial, outcome)
 
     def _same_bits(self, outcome: Outcome) -> None:
         self.emit(Event("check", "same bits each time"))

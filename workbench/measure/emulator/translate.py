@@ -3,6 +3,7 @@
 A few things are not C++ to g++ and no macro can make them so; everything else is left to the header:
 
     kernel<A><<<grid, block, bytes, stream>>>(x)   ->  cuda_on_cpu::launch(kernel<A>, grid, block, bytes, stream)(x)
+    the same, __launch_bounds__(128) at the kernel ->  cuda_on_cpu::launch(...).of_most(128)(x)
     kernel<<<grid, block>>>(x), its T deduced      ->  cuda_on_cpu::launch_deduced([&](auto... arguments) {
                                                            kernel(arguments...); }, grid, block)(x)
     extern __shared__ float s[];                   ->  CUDA_ON_CPU_DYNAMIC_SHARED(s, float);
@@ -36,6 +37,9 @@ _ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)", re.DOTALL)
 _NOINLINE = re.compile(r"(?<!\w)__noinline__(?!\w)")
 _DECLTYPE_VALUE = re.compile(r"(?<!\w)decltype\(\w+\)(?=::value(?!\w))")
 _TEMPLATE = re.compile(r"(?<!\w)template\s*<")
+_LAUNCH_BOUNDS = re.compile(r"(?<!\w)__launch_bounds__\s*\(\s*(\w+)\s*[,)]([^;{}]*)")
+_KERNEL_NAME = re.compile(r"(\w+)\s*\(")
+_ATTRIBUTES = re.compile(r"__\w+__\s*(?:\((?:[^()]|\([^()]*\))*\))?")
 _CLOSING = re.compile(r">>>(?=\s*(?:\\\n\s*)*\()")  # the one before the arguments
 _OPENING = {")": "(", "]": "[", "}": "{"}
 
@@ -122,7 +126,7 @@ def _split_at_commas(text: str) -> list[str]:
 
 def _launches(source: str) -> str:
     code = _code(source)
-    required = _required_template_arguments(code)
+    required, most = _required_template_arguments(code), _most_threads(code)
     edits = []
     end = 0
     while (opening := code.find("<<<", end)) >= 0:
@@ -139,8 +143,23 @@ def _launches(source: str) -> str:
             edits.append((start, start, "cuda_on_cpu::launch("))
             edits.append((opening, end, ", "))
         end = closing.end()
-        edits.append((closing.start(), end, ")"))
+        name = re.search(r"(\w+)\s*(?:<.*>\s*)?$", code[start:opening], re.DOTALL)
+        bound = most.get(name[1]) if name else None
+        edits.append((closing.start(), end, f").of_most({bound})" if bound else ")"))
     return _replace(source, edits)
+
+
+def _most_threads(code: str) -> dict[str, int]:
+    """Name of each kernel whose launch bound is a number, or a constant that is set to a number -> that number."""
+    most: dict[str, int] = {}
+    for match in _LAUNCH_BOUNDS.finditer(code):
+        bound, after = match.groups()
+        if not bound.isdigit():
+            known = re.search(rf"(?:#[ \t]*define[ \t]+{bound}[ \t]+|(?<!\w){bound}\s*=\s*)(\d+)\s*[;\n]", code)
+            bound = known[1] if known else ""
+        if bound and (name := _KERNEL_NAME.search(_ATTRIBUTES.sub(" ", after))):
+            most[name[1]] = max(int(bound), most.get(name[1], 0))
+    return most
 
 
 def _required_template_arguments(code: str) -> dict[str, int]:
@@ -151,7 +170,7 @@ def _required_template_arguments(code: str) -> dict[str, int]:
         signature = re.match(r"[^;{}]*", code[after:])
         if signature is None or "__global__" not in signature.group():
             continue
-        name = re.search(r"(\w+)\s*\(", re.sub(r"__\w+__\s*(?:\((?:[^()]|\([^()]*\))*\))?", " ", signature.group()))
+        name = _KERNEL_NAME.search(_ATTRIBUTES.sub(" ", signature.group()))
         if name is not None:
             parameters = _split_at_commas(code[match.end() : after - 1])
             count = sum("=" not in parameter for parameter in parameters)

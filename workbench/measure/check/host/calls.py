@@ -3,10 +3,12 @@ a GPU allows, and batches."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import mmap
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from itertools import cycle
 from time import perf_counter as _perf_counter
 from typing import Any
 
@@ -57,7 +59,10 @@ from .tf32 import in_tf32
 # before the device is done.
 _cuda_synchronize: Any = getattr(torch._C, "_cuda_synchronize", None)  # not there without CUDA
 _autocast = torch.autocast   # taken before a foreign file is loaded, as above
+_libc = ctypes.CDLL(None)
 _SMALL = 1 << 20
+_MOST_GUARDED, _ALIGNED = 1 << 28, 16   # bytes of a tensor; of its address
+_at_end = cycle((True, False))
 _SLEEP_CYCLES = 100_000_000  # some 60 ms of a GPU
 
 
@@ -68,6 +73,8 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
     operands."""
     count, names = request.inputs, request.gradients
     tensors = [_widened(t.to(device)) if request.wide else t.to(device) for t in tensors]
+    at_end = next(_at_end)
+    tensors = [guarded(t, at_end=at_end) for t in tensors]
     xs = [laid_out(t, request.layout).detach() for t in tensors[:count]]
     # Fresh memory then holds NaN. torch.use_deterministic_algorithms sets the same, and imports the compiler first: 2 s.
     torch.set_deterministic_debug_mode("warn" if request.poison else "default")
@@ -106,6 +113,23 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
     finally:
         torch.set_deterministic_debug_mode("default")
         torch.set_num_threads(threads)
+
+
+def guarded(tensor: torch.Tensor, *, at_end: bool = True) -> torch.Tensor:
+    """On the CPU, a copy with a page before it and one behind it that nobody may read or write: an index outside ends the
+    process. The copy ends at such a page, or begins at it."""
+    size = tensor.numel() * tensor.element_size()
+    if tensor.device.type != "cpu" or not 0 < size <= _MOST_GUARDED or not tensor.is_contiguous():
+        return tensor
+    page = mmap.PAGESIZE
+    room = -(-size // page) * page
+    memory = mmap.mmap(-1, room + 2 * page)
+    start = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+    for address in (start, start + page + room):
+        _libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(page), 0)
+    offset = page + (room - size) // _ALIGNED * _ALIGNED * at_end
+    copy = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=offset).view(tensor.shape)
+    return copy.copy_(tensor)
 
 
 def _under(autocast: str, device: str) -> AbstractContextManager[object]:

@@ -33,7 +33,7 @@ from ..foreign.requests import (
     Views,
 )
 from ..foreign.wire import Tensors
-from .calls import given_backward, gradients_of
+from .calls import given_backward, gradients_of, guarded
 from .module import Settings, changed_settings, other_random_states, random_states
 
 _monotonic, _sleep, _collect = time.monotonic, time.sleep, gc.collect   # taken before a foreign file may replace them
@@ -310,7 +310,7 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
     with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):  # not of every module, a scripted one for example
         for layout in request.layouts:
             others: dict[str, torch.Tensor] = {
-                n: torch.nn.Parameter(laid_out(v, layout if v.dim() in (4, 5) or layout == "reversed" else "contiguous"))
+                n: torch.nn.Parameter(laid_out(v, layout) if v.dim() in (4, 5) or layout == "reversed" else guarded(v.detach()))
                 for n, v in zip(request.parameters, values, strict=True)}
             xs = [x.detach() for x in xs]
             wanted = [xs[int(n[6:])].requires_grad_() if n.startswith("input ") else others.get(n, parameters[n])

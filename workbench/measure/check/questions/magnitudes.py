@@ -56,6 +56,7 @@ _KEY, _QUESTION = "range", "Keeps the range of float32?"
 # The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
 _MOST_OWN = 1e-3
 _ROUNDINGS = 6
+_CUT_OFF, _ENOUGH, _LITTLE_OF_RMS = 0.1, 256, 1 / 16   # of a last place; outputs; of the root mean square
 _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
 
@@ -89,6 +90,28 @@ def ask(trial: TrialRun, given: Outcome) -> Question:
         if (wrong := scaled.problem()) is not None:
             return _failed(wrong)
     return Question(_KEY, _QUESTION, Answer.PASSED, f"Yes: the same accuracy with values 2^{UP} times larger and smaller.")
+
+
+def rounded(trial: TrialRun, given: Outcome) -> list[Question]:
+    """A warning if outputs in 16 bits are cut off: they are then half of a last place too near to zero on average."""
+    dtype = getattr(torch, trial.dtype)
+    if "output" not in given.got or given.got["output"].dtype != dtype or dtype.itemsize != 2:
+        return []
+    truth = given.expected["output"].double().flatten()
+    least = max(_LITTLE_OF_RMS * float(truth.square().mean().sqrt()), torch.finfo(dtype).tiny)
+    usual = truth.isfinite() & (truth.abs() > least)
+    if int(usual.sum()) < _ENOUGH:
+        return []
+    place = torch.exp2(truth[usual].abs().log2().floor()) * torch.finfo(dtype).eps
+    mine, own = (float(((v.double().flatten()[usual] - truth[usual]) * truth[usual].sign() / place).mean())
+                 for v in (given.got["output"], given.own["output"]))
+    if not mine < -_CUT_OFF or abs(own) > _CUT_OFF / 2:
+        return []
+    return [Question("rounding", "Rounds results to the nearest?", Answer.WARNED,
+                     f"No. On average its outputs are {-mine:.2f} of a last place too near to zero, PyTorch's {abs(own):.2f}: "
+                     "they are cut off. Such errors add up from layer to layer.",
+                     "Convert with __float2bfloat16_rn or __float2half_rn, which round to the nearest number.",
+                     str(Status.MISMATCH))]
 
 
 def answers(trial: TrialRun, case: cases.Case, gradients: bool) -> tuple[Outcome, Outcome, Outcome]:

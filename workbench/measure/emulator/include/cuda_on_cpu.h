@@ -7,9 +7,10 @@
 //   - inside a block memory is sequentially consistent, and lanes of a warp do not run in lockstep;
 //   - a thread that spins for another one of its block hangs, unless it calls __nanosleep() in the loop;
 //   - __activemask() names all lanes that have not exited: divergence is not tracked;
-//   - registers, occupancy and __launch_bounds__ are not checked (nvcc checks them without a GPU);
+//   - registers and occupancy are not checked, __launch_bounds__ only where they are numbers (translate.py);
 //   - inline PTX is not assembled: a wrapper with an emulation stands beside it, under `#ifdef __CUDACPU__`;
-//   - intrinsics (__expf, ...) are exact; default arguments of kernels are not known to a launch;
+//   - approximate functions (__expf, ...) are exact but for the scaling of their argument;
+//   - default arguments of kernels are not known to a launch;
 //   - shared variables are declared inside functions, not at namespace scope;
 //   - an error is cleared by cudaGetLastError(), also one that would poison a context.
 #pragma once

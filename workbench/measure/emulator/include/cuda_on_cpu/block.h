@@ -53,6 +53,7 @@ struct Grid {
   size_t dynamic_bytes;
   void (*run_thread)(const void* call);
   const void* call;
+  unsigned most_threads = max_threads;  // the kernel's __launch_bounds__
 };
 
 // A buffer of shared memory that the running block has met. It ends where a page ends, but for less than `step` bytes; the pages

@@ -176,7 +176,6 @@ CUDA_ON_CPU_ROUNDED(float, __fadd_rn, +)
 CUDA_ON_CPU_ROUNDED(float, __fsub_rn, -)
 CUDA_ON_CPU_ROUNDED(float, __fmul_rn, *)
 CUDA_ON_CPU_ROUNDED(float, __fdiv_rn, /)
-CUDA_ON_CPU_ROUNDED(float, __fdividef, /)
 CUDA_ON_CPU_ROUNDED(double, __dadd_rn, +)
 CUDA_ON_CPU_ROUNDED(double, __dsub_rn, -)
 CUDA_ON_CPU_ROUNDED(double, __dmul_rn, *)
@@ -204,26 +203,47 @@ inline double rsqrt(double x) {
 inline float __saturatef(float x) {
   return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f;
 }
-inline float __expf(float x) {
-  return expf(x);
-}
+// The approximate functions: exact but for what the GPU rounds on the way, which is what makes them inexact. They scale their
+// argument in float first; sine and cosine of 1000 are then wrong in the fifth digit.
 inline float __exp2f(float x) {
   return exp2f(x);
 }
-inline float __logf(float x) {
-  return logf(x);
+inline float __expf(float x) {
+  return exp2f(__fmul_rn(x, 1.4426950408889634f));
+}
+inline float __exp10f(float x) {
+  return exp2f(__fmul_rn(x, 3.3219280948873623f));
 }
 inline float __log2f(float x) {
   return log2f(x);
 }
+inline float __logf(float x) {
+  return __fmul_rn(log2f(x), 0.69314718055994531f);
+}
+inline float __log10f(float x) {
+  return __fmul_rn(log2f(x), 0.30102999566398120f);
+}
 inline float __powf(float x, float y) {
-  return powf(x, y);
+  return exp2f(__fmul_rn(y, log2f(x)));
 }
 inline float __sinf(float x) {
-  return sinf(x);
+  const double turns = __fmul_rn(x, 0.15915494309189534f);
+  return static_cast<float>(sin((turns - rint(turns)) * 6.2831853071795865));
 }
 inline float __cosf(float x) {
-  return cosf(x);
+  const double turns = __fmul_rn(x, 0.15915494309189534f);
+  return static_cast<float>(cos((turns - rint(turns)) * 6.2831853071795865));
+}
+inline void __sincosf(float x, float* sine, float* cosine) {
+  *sine = __sinf(x);
+  *cosine = __cosf(x);
+}
+inline float __tanf(float x) {
+  return __fdiv_rn(__sinf(x), __cosf(x));
+}
+inline float __fdividef(float a, float b) {
+  const float size = fabsf(b);
+  return size > 8.507059e37f && size < INFINITY ? __fmul_rn(a, 0.0f) : __fdiv_rn(a, b);  // 2^126
 }
 
 // ---- bits ---------------------------------------------------------------------------------------------------------

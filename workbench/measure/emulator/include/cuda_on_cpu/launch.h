@@ -76,6 +76,11 @@ inline bool launch_allowed(const void* kernel, const Grid& grid) {
                  t.x, t.y, t.z);
     return false;
   }
+  if (threads > grid.most_threads) {
+    record_error(cudaErrorInvalidValue, "invalid argument: block of %u x %u x %u threads; the kernel's __launch_bounds__ allow %u",
+                 t.x, t.y, t.z, grid.most_threads);
+    return false;
+  }
   if (b.x == 0 || b.y == 0 || b.z == 0 || b.x > 0x7FFFFFFFu || b.y > 65535 || b.z > 65535) {
     record_error(cudaErrorInvalidConfiguration,
                  "invalid configuration argument: grid of %u x %u x %u blocks; allowed are 1 to 2^31-1, 65535, 65535",
@@ -227,6 +232,11 @@ struct Launch {
   void (*kernel)(Parameters...);
   Grid grid;
 
+  Launch of_most(unsigned threads) const {
+    Launch bounded = *this;
+    bounded.grid.most_threads = threads;
+    return bounded;
+  }
   void operator()(std::type_identity_t<Parameters>... arguments) const {
     if (launch_allowed(reinterpret_cast<const void*>(kernel), grid)) {
       run_grid_of(grid, [kernel = kernel, arguments...] { kernel(arguments...); });
@@ -247,6 +257,11 @@ struct DeducedLaunch {
   Kernel kernel;
   Grid grid;
 
+  DeducedLaunch of_most(unsigned threads) const {
+    DeducedLaunch bounded = *this;
+    bounded.grid.most_threads = threads;
+    return bounded;
+  }
   template <class... Arguments>
   void operator()(Arguments... arguments) const {
     if (launch_allowed(nullptr, grid)) {
