@@ -184,3 +184,76 @@ def test_one_wrong_value_of_many_is_not_called_rounding(checked) -> None:
         "g + 0.02 * (torch.arange(g.numel()) == 7).view_as(g)")), reference=text).question("gradient_values")
     assert question.answer is Answer.FAILED and "values of grad_input is wrong" in question.seen, question
     assert "round" not in question.advice
+
+
+TWO_INPUTS = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Model(nn.Module):
+    def __init__(self, features, wide=1 << 20, slope=0.125):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(features, features), nn.LayerNorm(features)
+        self.dropout = nn.Dropout(0.0)
+        self.table, self.slope = torch.zeros(wide, 1 << 14), slope
+
+    def forward(self, x, more, share=0.5):
+        return self.dropout(functional.leaky_relu(self.norm(self.linear(x)) + more, self.slope)) * share
+
+
+def get_inputs():
+    return [torch.randn(4, 8), torch.randn(4, 8), 0.25]
+
+
+def get_init_inputs():
+    return [8, 4, 0.25]
+"""
+OWN_LAYERS = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Weights(nn.Module):
+    def __init__(self, like):
+        super().__init__()
+        self.weight, self.bias = like.weight, like.bias
+
+
+class Linear(nn.Linear):
+    pass
+
+
+class ModelNew(nn.Module):
+    def __init__(self, features, wide=3, slope=0.125):
+        super().__init__()
+        self.linear, self.norm, self.slope = Linear(features, features), Weights(nn.LayerNorm(features)), slope
+
+    def forward(self, inputs, mask, share=0.5):
+        y = functional.layer_norm(self.linear(inputs), inputs.shape[-1:], self.norm.weight, self.norm.bias)
+        return functional.leaky_relu(y + mask, self.slope) * share
+"""
+
+
+def test_own_layers_and_own_names_are_only_notes(checked) -> None:
+    """The default value of `wide` would need 64 GiB, so it is not left out. A dropout of 0 need not be there."""
+    report = checked(OWN_LAYERS, reference=TWO_INPUTS)
+    there = {q.key: q for q in report.questions}
+    assert failed(report) == {} and not [q for q in report.questions if q.answer is Answer.WARNED], report.questions
+    assert there["layers"].answer is there["names"].answer is Answer.NOTE
+    assert "norm is no nn.LayerNorm." in there["layers"].seen and "The argument more of the reference is mask in the file." in \
+        there["names"].seen and "inputs" not in there["names"].seen, report.questions
+    assert there["left_out"].seen == "Yes: without share." and there["beside"].answer is Answer.PASSED, report.questions
+
+
+@pytest.mark.parametrize(("right", "wrong", "key", "words"), [
+    ("wide=3, slope=0.125", "wide=3, slope=0.01", "other_arguments", "slope is 0.125 in the reference, 0.01 in the file"),
+    ("mask, share=0.5", "mask, share=None", "left_out", "TypeError"),
+    ("y + mask", "y.add_(mask)", "beside", "The reference repeats the sample.")], ids=["constructor", "forward", "one sample"])
+def test_what_may_be_left_out_or_repeated_is(checked, right: str, wrong: str, key: str, words: str) -> None:
+    """The last one only raises an exception, which is a note."""
+    report = checked(OWN_LAYERS.replace(right, wrong), reference=TWO_INPUTS)
+    assert words in report.question(key).seen, report.questions
+    assert report.question(key).answer is (Answer.NOTE if key == "beside" else Answer.FAILED), report.questions

@@ -39,8 +39,9 @@ from .foreign.replies import InlineCall, Loaded, Made, Structure
 from .host.module import INTERFACE
 from .party import Construction, Party, by_name, unlike
 from .progress import Progress
+from .questions import other_values
 from .questions.cases import Case, Setting, changed, few_channels, positional, setting_of
-from .questions.drawn import Drawn
+from .questions.drawn import Drawn, left_out
 from .text import cuda_sources, reached
 from .text.build_question import build_question, no_compiler
 from .text.cuda_sources import Nvcc
@@ -54,7 +55,7 @@ _WINDOWS, _WINDOW_MORE, _OPEN = ((16, 112), (8, 80)), 64 << 20, 3
 
 _SEED_OF_FORMS = 48
 _OF_DIMENSIONS = ("kernel_size", "stride", "padding", "output_padding", "dilation")
-_RESETS = "reset_parameters()"
+_RESETS, _BY_NAME = "reset_parameters()", "With all arguments by name"
 _NO_ITERATOR = "{0}() returns no iterator: next(module.{0}()) raises an exception."
 _OF_INTERFACE = {   # see `host.module.interface`
     ":bias": ("Without a bias it has no attribute bias. PyTorch's layer has None there.", "Register bias as None."),
@@ -172,8 +173,9 @@ class _Check:
                 trial.drawn = self._drawn(given, trial)
                 self.questions += trial.drawn.warnings()
             trial.takes_size = reference.loaded.takes_size and self.candidate.load().takes_size
-            options = reference.loaded.not_given(len(given) + len(ast.literal_eval(reference.numbers)))
-            self._options(options)
+            inputs = len(given) + len(ast.literal_eval(reference.numbers))
+            options = reference.loaded.not_given(inputs)
+            self._options(options, inputs)
             left = tuple(n for n in options if n != "output_size")
             left += ("output_size",) * (reference.loaded.takes_size and not trial.takes_size)
             self.progress.known = replace(self.progress.known, options=left)
@@ -187,6 +189,10 @@ class _Check:
                         beside=beside).run()
             if trial.candidate.drawn and not trial.candidate.given_up:
                 self.questions += [*_interface(trial, case), *_forms(trial, case)]
+            right = any(q.key == "values" and q.answer is Answer.PASSED for q in self.questions)
+            if trial.drawn and right and not trial.candidate.given_up:
+                self.candidate.note_what_ran()   # the last of these calls may end the process
+                self.questions += other_values.of_other_inputs(trial, case)
             answers = {q.key: q.answer for q in self.questions}
             if Answer.FAILED not in answers.values() and answers.get("values") is Answer.PASSED:
                 self.candidate.note_what_ran()
@@ -286,10 +292,16 @@ class _Check:
                                        "Compute in float32 if you need its accuracy."))
         return name
 
-    def _options(self, options: tuple[str, ...]) -> None:
+    def _options(self, options: tuple[str, ...], inputs: int) -> None:
         """Warn of options of the reference's forward that get_inputs() does not give and the file's forward does not have. No
-        calls with these options are made."""
-        ours = self.candidate.load()
+        calls with these options are made. A note on other names of the inputs; the first one has any name."""
+        ours, theirs = self.candidate.load(), self.reference.load()
+        pairs = [(a, b) for a, b in list(zip(theirs.forward, ours.forward, strict=False))[1:inputs] if a != b]
+        if pairs:
+            self.questions.append(Question(
+                "names", "Names the arguments of forward alike?", Answer.NOTE,
+                f"No. {' '.join(f'The argument {a} of the reference is {b} in the file.' for a, b in pairs)} A call by name "
+                "raises an exception, or gives another argument."))
         if lacks := [n for n in options if n not in ours.options and not (n == "output_size" and ours.takes_size)]:
             self.questions.append(Question(
                 "options", "Takes the options of forward?", Answer.WARNED, "No. Its forward lacks the option "
@@ -381,7 +393,7 @@ def _interface(trial: TrialRun, case: Case) -> list[Question]:
         return []
     without = changed(case, {"bias": False}) if theirs.as_layer and case.setting.layer is not None else None
     how = replace(trial.how(without or case), form=INTERFACE)
-    lacks = []
+    lacks, other = [], list[tuple[str, str]]()
     if theirs.takes_size and ours.as_layer and not ours.takes_size and "output_size" not in theirs.options:
         lacks.append(("Its forward does not take output_size. That of PyTorch's layer does.", "Add output_size to forward."))
     with suppress(Raised, Ended):
@@ -392,13 +404,24 @@ def _interface(trial: TrialRun, case: Case) -> list[Question]:
                 lacks.append((f"It has no method {name}. The reference has one.", f"Add {name}."))
             elif name in _OF_INTERFACE and name not in has and (name not in (":bias", ":class") or ours.as_layer):
                 lacks.append(_OF_INTERFACE[name])
-    return [_warning("interface", "Has the interface of the reference?", lacks)] if lacks else []
+            elif name.startswith(":trains ") and name.replace(":trains", ":modes") not in has:
+                kind = name.split()[1]
+                lacks.append((f"None of its modules is an nn.{kind}, but one of the reference's is. Code that switches it "
+                              "alone to train mode, as Monte Carlo dropout does, changes nothing.",
+                              f"Make the nn.{kind} of the reference, and read its p and its mode in each call."))
+        layers, own_layers = ({one.split()[1]: one.split()[2:] for one in those if one.startswith(":layer ")}
+                              for those in (there, has))
+        other = [(name, of[0]) for name, of in layers.items() if of and name in own_layers and not {*of} & {*own_layers[name]}]
+    note = Question("layers", "Has the layers of the reference?", Answer.NOTE, "Not as objects of PyTorch's classes: "
+                    f"{', '.join(f'{name} is no nn.{kind}' for name, kind in other[:4])}. Code that looks for layers by their "
+                    "class, as model.apply(init) may do, does not find them.")
+    return [*([_warning("interface", "Has the interface of the reference?", lacks)] if lacks else []), *[note][:len(other)]]
 
 
 def _forms(trial: TrialRun, case: Case) -> list[Question]:
     """A warning if a file ignores torch's default dtype, or if one that stands for nn.ConvTranspose does not take its arguments
-    by name, as lists or as NumPy's whole numbers, or ignores a dtype. Of other files KernelBench gives the arguments by
-    position."""
+    by name, as lists or as NumPy's whole numbers, or ignores a dtype. Of other files KernelBench gives all arguments, by
+    position. If the reference is no layer, those are asked for their names and default values, too."""
     ours, theirs = trial.candidate.facts, trial.reference.facts
     if not (ours and theirs) or case.setting.arguments:
         return []
@@ -412,14 +435,16 @@ def _forms(trial: TrialRun, case: Case) -> list[Question]:
         said.append((f"The order of its arguments is {', '.join(other)}. That of PyTorch's layer is {', '.join(one)}.",
                      "Take the arguments in the order of nn.ConvTranspose."))
     for words, setting, form, advice in (
-            ("With all arguments by name", small, "", "Name the constructor's arguments as nn.ConvTranspose does."),
+            (_BY_NAME, small, "", f"Name the constructor's arguments as {'nn.ConvTranspose' if of_layer else 'Model'} does."),
+            *((f"Without {one.name}", one.setting, "", "Give the arguments default values, as Model does.")
+              for one in left_out(trial, case)),
             ("With lists instead of tuples", lists, "", "Take a list as a tuple."),
             ("With whole numbers of NumPy", small, "numpy", "Do not test for int: a whole number of NumPy is none."),
             ("With dtype=torch.float64", small, "dtype", "Pass dtype and device on to the layer, or do not accept them."),
             ("Where torch's default dtype is float64", small, "float64", "Leave dtype None, which stands for the default.")):
-        if not of_layer and form != "float64":
+        if not of_layer and form != "float64" and (form or case.setting.layer or setting is lists or not trial.loads_state):
             continue
-        given = setting if words.startswith("With all") else positional(setting, trial.parameters, trial.defaults)
+        given = setting if words == _BY_NAME else positional(setting, trial.parameters, trial.defaults)
         how = Construction(*given.texts, seed=_SEED_OF_FORMS, form=form)
         with suppress(Raised, Ended):   # of the reference
             facts, values = trial.reference.make(how)

@@ -84,8 +84,8 @@ class Examination:
             self._same_bits(given)
         right = self._called_once_more(given)
         self._others("other_sizes", cases.sizes(self.given, tuple(given.expected["output"].shape)), gradients)
-        self._others("other_arguments", [*cases.arguments(self.given, self.trial),
-                                         *(cases.other_size(self.given) if self.trial.takes_size else [])], gradients)
+        arguments = [*cases.arguments(self.given, self.trial), *drawn.that_may_be_left_out(self.trial, self.given)]
+        self._others("other_arguments", arguments + (cases.other_size(self.given) if self.trial.takes_size else []), gradients)
         small = self.given if self.given.setting.layer is None else cases.small_case(self.given)
         daily_use = not broken and (right if small is self.given else self._small_is_right(small, gradients))
         if daily_use or broken:

@@ -75,7 +75,8 @@ class Loaded(Answer):
     """`parameters` of the class's constructor, and the `defaults` of those that are numbers, texts or whole numbers in a tuple.
     `options`: the parameters of forward that have a default value, if the file itself defines it. `takes_size`: forward takes
     output_size by name. `required`: how many of its parameters have no default value, if the file itself defines it.
-    `as_layer`: it stands for nn.ConvTranspose itself, because it is a subclass or has the constructor's device and dtype."""
+    `as_layer`: it stands for nn.ConvTranspose itself, because it is a subclass or has the constructor's device and dtype.
+    `shown`: the default values of the options, as texts. `forward`: all its parameters, unless it takes any others."""
 
     parameters: tuple[str, ...]
     defaults: dict[str, Default]
@@ -86,6 +87,8 @@ class Loaded(Answer):
     takes_size: bool = False
     required: int = 0
     as_layer: bool = False
+    shown: tuple[str, ...] = ()
+    forward: tuple[str, ...] = ()
 
     def not_given(self, inputs: int) -> tuple[str, ...]:
         """The options that a call with so many inputs leaves out."""

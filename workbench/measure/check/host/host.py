@@ -73,6 +73,7 @@ from .module import (
 
 _monotonic = time.monotonic  # taken before a foreign file may put another clock in its place
 _MOST_MESSAGE = 200_000  # a compiler's whole log may be in it
+_MOST_SHOWN = 40   # characters of a default value
 _CALLS: dict[str, Callable[..., Any]] = {function.__name__: function for function in (
     calls.call, calls.reach, *habits.HABITS, *networks.OF_NETWORKS, *calls.ON_GPU)}   # by the operation's name
 _CALLED = re.compile(r"([\w.]{1,200})\(\) (?:missing|takes|got) ")
@@ -150,9 +151,12 @@ class Host:
         signature = inspect.signature(self.cls.__init__)
         named = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
         defaults = {p.name: p.default for p in signature.parameters.values() if _is_known(p.default)}
-        options, required = _options(self.cls)
+        takes, others = _of_forward(self.cls)
+        options = [p for p in takes if p.default is not p.empty]
         return Loaded(tuple(named), defaults, tuple(self.loaded.calls), round(_monotonic() - begin, 2),
-                      self.loaded.own_export, options, _takes_size(self.cls), required, stands_for_layer(self.cls)), []
+                      self.loaded.own_export, tuple(p.name for p in options), _takes_size(self.cls), len(takes) - len(options),
+                      stands_for_layer(self.cls), tuple(_shown(p.default) for p in options),
+                      () if others else tuple(p.name for p in takes)), []
 
     def give(self, request: requests.Give, tensors: Tensors) -> tuple[Given, Tensors]:
         """The results of get_init_inputs() and get_inputs() of a reference, each called under the seed."""
@@ -250,14 +254,19 @@ def _is_known(default: Any) -> bool:
     return type(default) is str or type(default) is tuple and all(type(n) is int for n in default)
 
 
-def _options(cls: Any) -> tuple[tuple[str, ...], int]:
-    """Parameters of forward that may be left out, and how many may not."""
-    forward = inspect.unwrap(getattr(cls, "forward", None) or _options)
+def _shown(default: Any) -> str:
+    """A default value as a text: of another kind of value its class."""
+    return repr(default)[:_MOST_SHOWN] if default is None or _is_known(default) else f"a {type(default).__name__}"
+
+
+def _of_forward(cls: Any) -> tuple[list[inspect.Parameter], bool]:
+    """The parameters of forward, if the file defines it, and whether it also takes any others."""
+    forward = inspect.unwrap(getattr(cls, "forward", None) or _of_forward)
     if getattr(getattr(forward, "__code__", None), "co_filename", "") != FILE:
-        return (), 0
-    named = [p for p in inspect.signature(forward).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)][1:]
-    options = tuple(p.name for p in named if p.default is not p.empty)
-    return options, len(named) - len(options)
+        return [], True
+    named = list(inspect.signature(forward).parameters.values())
+    some = [p for p in named if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return some[1:], len(some) < len(named)
 
 
 def _takes_size(cls: Any) -> bool:

@@ -34,6 +34,7 @@ from ..foreign.replies import Structure
 _CLASSES = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 _SAME = 1e-9  # relative L2, of float64
 INTERFACE = "interface"   # the form of a construction that asks for it
+_OF_MODES = (nn.modules.dropout._DropoutNd, nn.RReLU)   # without parameters, and another function in eval mode
 _ALONE = 2    # users of the memory of one tensor: the tensor, and whoever counts
 
 # Environment variables that a right file sets, or that torch sets, to build an extension.
@@ -224,7 +225,7 @@ class _Ran(Exception):
 
 def interface(module: nn.Module, *, as_layer: bool) -> tuple[str, ...]:
     """What other code may use of a module. "name()": a public method that its class defines and does not itself use; of a layer
-    also reset_parameters. "name": anything else that can be called. ":name": see the code."""
+    also reset_parameters. "name": anything else that can be called. ":name": see the code, and `_parts`."""
     own = [cls for cls in type(module).__mro__ if cls.__module__ == "model_file"]
     used = {name for cls in own for one in vars(cls).values() for name in _names_in(getattr(one, "__code__", None))}
     methods = {name for cls in own for name, one in vars(cls).items()
@@ -239,7 +240,24 @@ def interface(module: nn.Module, *, as_layer: bool) -> tuple[str, ...]:
             found += [f":{name}"] if hasattr(getattr(module, name)(), "__next__") else []
     with suppress(Exception):
         found += [":repr"] if isinstance(repr(module), str) else []
+    with suppress(Exception):
+        found += _parts(module)
     return (*found, *([":hooks"] if _runs_hooks_of_all(module) else []))
+
+
+def _parts(module: nn.Module) -> Iterator[str]:
+    """For each submodule that has parameters ":layer NAME KIND ...": PyTorch's classes of which it is an instance. For one that
+    does something else in eval mode, as dropout does, ":modes KIND"; if it is not in eval mode, also ":trains KIND"."""
+    for name, one in nn.Module.named_modules(module):
+        kinds = [getattr(one, "original_name", "")] if isinstance(one, torch.jit.ScriptModule) else [
+            cls.__name__ for cls in type(one).__mro__ if cls.__module__.startswith("torch.nn.modules.")
+            and cls is not nn.Module and not cls.__name__.startswith("_")]
+        if name and any(p is not None for _, p in nn.Module.named_parameters(one, recurse=False)):
+            yield f":layer {name} {' '.join(kinds)}"
+        if isinstance(one, _OF_MODES):
+            yield f":modes {kinds[0]}"
+        if isinstance(one, _OF_MODES) and one.training and float(getattr(one, "p", 1.0)) > 0:
+            yield f":trains {kinds[0]}"
 
 
 def _copies_flags(module: nn.Module) -> bool:

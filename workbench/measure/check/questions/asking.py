@@ -139,14 +139,17 @@ class OtherCalls(Asking):
     second: Outcome
 
     def numbers(self) -> list[Question]:
-        """Another number among the inputs, in a call of the same instance."""
+        """Another number among the inputs, in a call of the same instance; of fractions also 0."""
         there: dict[int, float] = ast.literal_eval(self.trial.numbers)
         raised: list[str] = []
 
         def wrong() -> str | tuple[str, Status]:
             asked = False
-            for place, value in there.items():
-                other = not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else value / 2 or 0.5
+            others = [(p, not v if isinstance(v, bool) else v + 1 if isinstance(v, int) else v / 2 or 0.5)
+                      for p, v in there.items()]
+            others += [(p, 0.0) for p, v in there.items() if isinstance(v, float) and v]
+            for place, other in others:
+                value = there[place]
                 words = f"With {other} instead of {value}"
                 try:
                     told = self._altered((words,), numbers=repr({**there, place: other}))

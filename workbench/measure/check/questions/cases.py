@@ -201,7 +201,7 @@ def arguments(given: Case, trial: TrialRun) -> Iterator[Case]:
         yield from _generic_arguments(given, trial)
     else:
         yield from _arguments_of_layer(given, trial.parameters)
-    if (case := _required_alone(given, trial)) is not None:
+    if given.setting.layer is not None and (case := _required_alone(given, trial)) is not None:
         yield case
 
 
@@ -212,9 +212,8 @@ def _required_alone(given: Case, trial: TrialRun) -> Case | None:
     if not others or given.setting.arguments or not all(
             party.facts is not None and party.facts.as_layer for party in (trial.candidate, trial.reference)):
         return None
-    case: Case | None = given
-    if (layer := given.setting.layer) is not None:
-        case = changed(given, {n: v for n, v in trial.defaults.items() if n in trial.parameters and hasattr(layer, n)})
+    case = changed(given, {n: v for n, v in trial.defaults.items() if n in trial.parameters
+                           and hasattr(given.setting.layer, n)})
     return case and replace(case, name="the default arguments", integers=False, setting=replace(
         case.setting, keywords=tuple((n, v) for n, v in case.setting.keywords if n not in others)))
 
@@ -467,14 +466,14 @@ def _generic_arguments(given: Case, trial: TrialRun) -> Iterator[Case]:
 
 
 def _other_values(value: Any, words: Sequence[str]) -> list[Any]:
-    """Whole numbers one up or one down, fractions clearly up or halved, switches the other way; a tuple with one number one up;
-    the other words of the sets that have a word, and these `words`."""
+    """Whole numbers one up or one down, fractions clearly up, halved or zero, switches the other way; a tuple with one number
+    one up; the other words of the sets that have a word, and these `words`."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
         return [value + 1, value - 1]
     if isinstance(value, float):
-        return [value + 0.25, value / 2]
+        return [value + 0.25, value / 2, *[0.0] * bool(value)]
     if isinstance(value, str):
         return [*dict.fromkeys(word for some in (words, *_WORDS) if some is words or value in some for word in some
                                if word != value)]

@@ -11,7 +11,8 @@ differ by a few times the error of the output. If these gradients do not differ,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import lgamma
@@ -40,6 +41,7 @@ _NEAR = 1e-5            # of a matrix that is symmetric but for rounding, of sum
 _DRAWS = 24     # a value within rounding of a jump changes its side in nearly half of them
 _TIMES = 4.0    # roundings inside are larger than the error of the output, in which many of them cancel
 _LEAST = 2.0**-24
+_SMALL_SIZE = 8   # of a layer
 _BY_CHANCE = 7.0        # natural logarithm of 1000: a property that random numbers would have with a probability below 1/1000
 SYMMETRIC, OF_SUM_1, OF_NORM_1, OF_WHOLE, OF_ONE_VALUE = ("symmetric", "of rows that sum to 1", "of rows of norm 1",
                                                           "of whole numbers", "of one value")
@@ -302,6 +304,35 @@ def drawn_more(trial: TrialRun, how: Construction, asked: str) -> list[Question]
         "same_draw", asked, Answer.WARNED, "Yes, but it draws more or fewer random numbers than the "
         "reference: in a seeded model the layers that are constructed after it begin with other parameters.",
         "Draw only what the reference draws.", str(Status.MISMATCH))]
+
+
+def left_out(trial: TrialRun, given: Case) -> list[Case]:
+    """Of a module that is no layer: without all constructor arguments that may be left out, and without the last one alone.
+    Named by these arguments. An argument stays that would be far larger without: the module may then not fit into memory."""
+    there, may = dict(given.setting.keywords), list[str]()
+    for name in reversed([n for n in trial.parameters if n in there]):
+        if name not in trial.defaults or _largest(trial.defaults[name]) > 2 * max(_largest(there[name]), _SMALL_SIZE):
+            break
+        may.insert(0, name)
+    if given.setting.layer is not None or given.setting.arguments or not {*there} <= {*trial.parameters}:
+        return []
+    return [replace(given, name=", ".join(some), setting=replace(given.setting, keywords=tuple(
+        (n, v) for n, v in there.items() if n not in some))) for some in dict.fromkeys((tuple(may), tuple(may[-1:]))) if some]
+
+
+def _largest(value: object) -> int:
+    return max((abs(n) for n in (value if isinstance(value, tuple) else (value,)) if isinstance(n, int)), default=0)
+
+
+def that_may_be_left_out(trial: TrialRun, given: Case) -> Iterator[Case]:
+    """The same, if the file takes it: `check_file` warns of a file without default values. Named also by the values."""
+    own = trial.candidate.facts.defaults if trial.candidate.facts else {}
+    for case in left_out(trial, given):
+        with suppress(Raised, Ended):
+            trial.candidate.make(trial.how(case))
+            both = [(n, trial.defaults[n], own.get(n, trial.defaults[n])) for n in case.name.split(", ")]
+            differ = [f"{n} is {a!r} in the reference, {b!r} in the file" for n, a, b in both if a != b]
+            yield replace(case, name=f"{case.name} left out{' (' * bool(differ)}{'; '.join(differ)}{')' * bool(differ)}")
 
 
 def in_calls(trial: TrialRun, given: Case) -> list[Question]:

@@ -6,6 +6,7 @@ they only warn. A NaN and one huge number only warn for all."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ..foreign.process import Ended, Raised
 from ..trialrun import NotForReference, Outcome, Problem, State, TrialRun
 from .cases import Case
 from .drawn import OF_SUM_1
+from .networks import OF_A_CALL
 
 _KEY, _ASKED = "other_values", "Right for other values?"
 # The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
@@ -40,7 +42,7 @@ _NAN_GRAD = "NaN in the first sample of grad_output"
 _HUGE = "one value {} times larger than the others"
 _TIMES, _GENEROUS = ("1e20", "1e5"), 8.0   # of an error, beside the huge value
 _SMALL, _DIGITS, _NORMAL, _FEWEST = 1e-4, 1e-4, 1e-30, 8   # of outputs that a formula may lose
-_TRIES = 3   # places of a NaN: the reference may not use each
+_TRIES = 3   # places of a NaN: the reference may not use each; inputs of which one sample is given
 _MORE = 4.0   # factor for every eighth changed parameter
 _CHANGED = 0.2  # a changed parameter differs by at most this share of its value
 
@@ -244,6 +246,60 @@ def _with_one(trial: TrialRun, usual: Outcome, place: int, factor: float) -> lis
     return inputs
 
 
+def of_other_inputs(trial: TrialRun, given: Case) -> list[Question]:
+    """Calls without arguments of forward that may be left out, where the reference takes them. Then one sample of an input
+    beside a batch of the others, where the reference repeats it."""
+    return [*_without_options(trial, given), *_beside_a_batch(trial, given)]
+
+
+def _without_options(trial: TrialRun, given: Case) -> list[Question]:
+    theirs, ours, numbers, right = trial.reference.facts, trial.candidate.facts, trial.numbers, list[str]()
+    there = ast.literal_eval(numbers)
+    asked, count = partial(Question, "left_out", "Right without optional arguments?"), len(trial.given) + len(there)
+    for kept in range(max(1, theirs.required), count) if theirs and ours and theirs.options else ():
+        those = theirs.options[kept - theirs.required:count - theirs.required]
+        few = replace(given, shapes=given.shapes[:kept - sum(p < kept for p in there)])
+        trial.numbers = repr({p: v for p, v in there.items() if p < kept})
+        try:
+            outcome = trial.run(few, values=trial.inputs(given)[:len(few.shapes)])
+        except (NotForReference, Ended):
+            continue
+        finally:
+            trial.numbers = numbers
+        own, pairs = dict(zip(ours.options, ours.shown, strict=True)), zip(theirs.options, theirs.shown, strict=True)
+        right.append(f"without {' and '.join(those)}")
+        if problem := outcome.problem(*OF_A_CALL):
+            values = (f" The default value of {n} is {own[n]}, in the reference {v}." for n, v in pairs
+                      if n in those and own.get(n, v) != v)
+            return [asked(Answer.FAILED, f"No. {right[-1].capitalize()}: {problem.seen}{''.join(values)}",
+                          "Give forward the default values of the reference's forward.", str(problem.status))]
+    return [asked(Answer.PASSED, f"Yes: {', '.join(right)}.")] if right else []
+
+
+def _beside_a_batch(trial: TrialRun, given: Case) -> list[Question]:
+    """A warning for wrong values; a note if the file raises an exception. Not asked of sums over the batch, such as losses."""
+    batch, right = given.shapes[0][0] if given.shapes and given.shapes[0] else 0, False
+    places = [i for i, x in enumerate(trial.given) if x.dim() > 1 and len(x) == batch and trial.drawn.structures[i] is None and
+              (x.is_floating_point() or x.dtype is torch.bool)]
+    asked = partial(Question, "beside", "Right for one sample beside a batch?")
+    for place in places[:_TRIES] if batch > 1 < len(places) else ():
+        values = trial.inputs(given)
+        values[place] = values[place][:1].clone()
+        try:
+            outcome = trial.run(replace(given, shapes=tuple(tuple(x.shape) for x in values)), values=values)
+        except (NotForReference, Ended):
+            continue
+        if tuple(outcome.expected["output"].shape[:1]) != (batch,):
+            continue
+        right = True
+        if problem := outcome.problem(*OF_A_CALL):
+            raised = problem.about == "call" and problem.status is Status.LAUNCH_FAILED
+            return [asked(Answer.NOTE if raised else Answer.WARNED, f"No. With one sample of input {place} beside {batch} of "
+                          f"the others: {problem.seen} The reference repeats the sample.",
+                          "Repeat the sample as PyTorch's operators do, or raise an exception.", str(problem.status))]
+    return [asked(Answer.PASSED, "Yes.")] if right else []
+
+
 def _masked(trial: TrialRun, given: Case) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """The values, and how they differ from those that get_inputs() draws. Inputs with a structure keep it."""
     structures, kinds = trial.drawn.structures, trial.given
@@ -251,7 +307,10 @@ def _masked(trial: TrialRun, given: Case) -> Iterator[tuple[str, list[torch.Tens
     whole = [place for place, x in enumerate(kinds) if structures[place] is None and x.dtype in (torch.int32, torch.int64)]
     masks = [place for place, x in enumerate(kinds) if x.dtype is torch.bool and x.dim()]
     sums = [place for place, s in enumerate(structures) if s and s.word == OF_SUM_1]
-    for said, places, change in (("a sample of zeros", free, _without_first), (_OF_MASK, free, _masked_row),
+    for said, places, change in (("a sample of zeros", free, partial(_first, 0)), (_OF_MASK, free, _masked_row),
+                                 ("a sample of False", masks, partial(_first, 0)),
+                                 ("a sample of True", masks, partial(_first, 1)),
+                                 ("a sample of whole numbers that are 0", whole, partial(_first, 0)),
                                  *(("rows of a single 1", [place], _one_hot) for place in sums), (_FLIPPED, masks, _flipped),
                                  (_HALVED, whole, _every_other_halved),
                                  *((_ONE_VALUE, [place], partial(_row_of_one, _least(trial, given, place)))
@@ -291,8 +350,8 @@ def _every_other_halved(x: torch.Tensor) -> torch.Tensor:
     return changed.view(x.shape)
 
 
-def _without_first(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([torch.zeros_like(x[:1]), x[1:]])
+def _first(value: int, x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.full_like(x[:1], value), x[1:]])
 
 
 def _masked_row(x: torch.Tensor) -> torch.Tensor:
