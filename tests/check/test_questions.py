@@ -108,7 +108,7 @@ def test_arguments_that_are_fractions_are_tried_too(checked) -> None:
     report = checked(models.KEEPS_ITS_SCALE.replace("scale=1)", "scale=1.5)"), reference=reference)
     assert report.question("values").answer is Answer.PASSED
     seen = report.question("other_arguments").seen
-    assert seen.startswith("No. Wrong for scale=1.75; scale=0.75. For scale=1.75: ") and "% of y is wrong" in seen
+    assert seen.startswith("No. Wrong for scale=1.75; scale=0.75; scale=0.0. For scale=1.75: ") and "% of y is wrong" in seen
 
 
 @pytest.mark.parametrize(("name", "expected"), [

@@ -277,7 +277,7 @@ def _without_options(trial: TrialRun, given: Case) -> list[Question]:
 
 
 def _beside_a_batch(trial: TrialRun, given: Case) -> list[Question]:
-    """A warning for wrong values; a note if the file raises an exception. Not asked of sums over the batch, such as losses."""
+    """A warning for wrong values; a note for an exception. Not asked of losses, nor of operators without parameters."""
     batch, right = given.shapes[0][0] if given.shapes and given.shapes[0] else 0, False
     places = [i for i, x in enumerate(trial.given) if x.dim() > 1 and len(x) == batch and trial.drawn.structures[i] is None and
               (x.is_floating_point() or x.dtype is torch.bool)]
@@ -289,7 +289,7 @@ def _beside_a_batch(trial: TrialRun, given: Case) -> list[Question]:
             outcome = trial.run(replace(given, shapes=tuple(tuple(x.shape) for x in values)), values=values)
         except (NotForReference, Ended):
             continue
-        if tuple(outcome.expected["output"].shape[:1]) != (batch,):
+        if outcome.expected["output"].shape[:1] != (batch,) or all(n.startswith("input ") for n in outcome.names):
             continue
         right = True
         if problem := outcome.problem(*OF_A_CALL):
