@@ -300,8 +300,8 @@ class _Check:
         if pairs:
             self.questions.append(Question(
                 "names", "Names the arguments of forward alike?", Answer.NOTE,
-                f"No. {' '.join(f'The argument {a} of the reference is {b} in the file.' for a, b in pairs)} A call by name "
-                "raises an exception, or gives another argument."))
+                f"No. {' '.join(f'The argument {a} of the reference is {b:.60} in the file.' for a, b in pairs)} A call by "
+                "name raises an exception, or gives another argument."))
         if lacks := [n for n in options if n not in ours.options and not (n == "output_size" and ours.takes_size)]:
             self.questions.append(Question(
                 "options", "Takes the options of forward?", Answer.WARNED, "No. Its forward lacks the option "
@@ -409,7 +409,7 @@ def _interface(trial: TrialRun, case: Case) -> list[Question]:
                 lacks.append((f"None of its modules is an nn.{kind}, but one of the reference's is. Code that switches it "
                               "alone to train mode, as Monte Carlo dropout does, changes nothing.",
                               f"Make the nn.{kind} of the reference, and read its p and its mode in each call."))
-        layers, own_layers = ({one.split()[1]: one.split()[2:] for one in those if one.startswith(":layer ")}
+        layers, own_layers = ({one.split(" ")[1]: one.split(" ")[2:] for one in those if one.startswith(":layer ")}
                               for those in (there, has))
         other = [(name, of[0]) for name, of in layers.items() if of and name in own_layers and not {*of} & {*own_layers[name]}]
     note = Question("layers", "Has the layers of the reference?", Answer.NOTE, "Not as objects of PyTorch's classes: "

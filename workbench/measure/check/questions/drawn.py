@@ -331,7 +331,7 @@ def that_may_be_left_out(trial: TrialRun, given: Case) -> Iterator[Case]:
         with suppress(Raised, Ended):
             trial.candidate.make(trial.how(case))
             both = [(n, trial.defaults[n], own.get(n, trial.defaults[n])) for n in case.name.split(", ")]
-            differ = [f"{n} is {a!r} in the reference, {b!r} in the file" for n, a, b in both if a != b]
+            differ = [f"{n} is {a!r:.40} in the reference, {b!r:.40} in the file" for n, a, b in both if a != b]
             yield replace(case, name=f"{case.name} left out{' (' * bool(differ)}{'; '.join(differ)}{')' * bool(differ)}")
 
 

@@ -266,7 +266,7 @@ def _without_options(trial: TrialRun, given: Case) -> list[Question]:
             continue
         finally:
             trial.numbers = numbers
-        own, pairs = dict(zip(ours.options, ours.shown, strict=True)), zip(theirs.options, theirs.shown, strict=True)
+        own, pairs = dict(zip(ours.options, ours.shown, strict=False)), zip(theirs.options, theirs.shown, strict=True)
         right.append(f"without {' and '.join(those)}")
         if problem := outcome.problem(*OF_A_CALL):
             values = (f" The default value of {n} is {own[n]}, in the reference {v}." for n, v in pairs
