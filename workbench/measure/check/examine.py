@@ -284,13 +284,11 @@ class Examination:
         return False
 
     def _range(self, outcome: Outcome) -> None:
-        """Asked only for float32, which a file could compute in float16. Not asked if the file is wrong for numbers near 1."""
+        """Not asked if the file is wrong for numbers near 1."""
         right = not any(q.answer is Answer.FAILED for q in self.questions if q.key in _OF_VALUES)
-        if self.trial.dtype == "float32" and right:
-            self.emit(Event("check", "large and small numbers"))
-            self.questions.append(magnitudes.ask(self.trial, outcome))
         if right:
-            self.questions += magnitudes.rounded(self.trial, outcome)
+            self.emit(Event("check", "large and small numbers"))
+            self.questions += magnitudes.in_its_dtype(self.trial, outcome)
 
     def _same_bits(self, outcome: Outcome) -> None:
         self.emit(Event("check", "same bits each time"))

@@ -60,6 +60,11 @@ _CUT_OFF, _ENOUGH, _LITTLE_OF_RMS = 0.1, 256, 1 / 16   # of a last place; output
 _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
 
+def in_its_dtype(trial: TrialRun, given: Outcome) -> list[Question]:
+    """Of float32 whether the file keeps its range, of 16 bits whether it rounds."""
+    return [ask(trial, given)] if trial.dtype == "float32" else rounded(trial, given)
+
+
 def ask(trial: TrialRun, given: Outcome) -> Question:
     """Ask whether the file keeps the range of float32. `given`: the outcome of the given case, which is in float32 and right.
     """
