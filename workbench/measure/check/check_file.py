@@ -63,7 +63,13 @@ _OF_INTERFACE = {   # see `host.module.interface`
                "Derive ModelNew from the layer's class."),
     ":arguments": ("Its constructor changes a list that it is given.", "Copy the list before you change it."),
     ":copy": ("A deep copy of it has other frozen parameters, or draws random numbers.", "Do not override __deepcopy__."),
-    ":repr": ("print(module) raises an exception.", "Correct extra_repr or __repr__."),
+    ":repr": ("print(module) raises {0}.", "Correct extra_repr or __repr__, or set the attributes that they read."),
+    ":flat": ("A parameter of it is not contiguous: torch.nn.utils.parameters_to_vector raises an exception.",
+              "Keep parameters contiguous, and change their layout in the call."),
+    ":subclass": ("A subclass that changes nothing raises {0} when it is constructed.",
+                  "Write super().__init__(), not super(self.__class__, self), and do not compare type(self)."),
+    ":subclass_state": ("A subclass that changes nothing has other parameters under the same seed.",
+                        "Do not compare type(self)."),
     ":hooks": ("It does not run hooks that are registered for all modules.", "Do not override __call__."),
     **{f":{name}": (_NO_ITERATOR.format(name), f"Do not override {name}.")
        for name in ("parameters", "named_parameters", "buffers", "modules", "children")}}
@@ -403,7 +409,9 @@ def _interface(trial: TrialRun, case: Case) -> list[Question]:
             if name.endswith("()") and name[:-2] not in own and (name != _RESETS or ours.as_layer >= theirs.as_layer):
                 lacks.append((f"It has no method {name}. The reference has one.", f"Add {name}."))
             elif name in _OF_INTERFACE and name not in has and (name not in (":bias", ":class") or ours.as_layer):
-                lacks.append(_OF_INTERFACE[name])
+                raised = next((n.removeprefix(f"{name} ") for n in has if n.startswith(f"{name} ")), "")
+                said, advice = _OF_INTERFACE[name]
+                lacks.append((said.format(raised if raised.isidentifier() else "an exception"), advice))
             elif name.startswith(":trains ") and name.replace(":trains", ":modes") not in has:
                 kind = name.split()[1]
                 lacks.append((f"None of its modules is an nn.{kind}, but one of the reference's is. Code that switches it "

@@ -199,9 +199,9 @@ class Examination:
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}", _KEEP_NAMES))
             elif told := networks.wrong_state(self.trial, how, (facts, theirs), ours_facts):
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {told[0]}", told[1]))
-            elif warned := networks.no_assign(ours_facts, _ASKED["state_dict"]) or \
-                    networks.any_names(self.trial, how, (names, theirs), _ASKED["state_dict"]) or \
-                    networks.other_order(facts, ours_facts, _ASKED["state_dict"]):
+            elif warned := drawn.no_assign(ours_facts, _ASKED["state_dict"]) or \
+                    drawn.any_state(self.trial, how, (names, theirs), _ASKED["state_dict"]) or \
+                    drawn.other_order(facts, ours_facts, _ASKED["state_dict"]):
                 self.questions += warned
             else:
                 self._pass("state_dict", f"Yes, {len(names)} tensor{'s' * (len(names) != 1)}.")

@@ -4,7 +4,6 @@ optimizer, and so on. Tensors: one or two sets of inputs, then a grad_output for
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 import threading
 import time
@@ -13,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.utils import stateless
+from torch.nn.utils import parametrize, stateless
 
 from ...module.cases import OTHER_GRADS, laid_out, other_grad
 from ..foreign.replies import Habit, Left
@@ -25,6 +23,7 @@ from ..foreign.requests import (
     EvalAlone,
     EvalMode,
     NoGrad,
+    Parametrized,
     SecondBackward,
     SomeGradients,
     Stepped,
@@ -34,12 +33,24 @@ from ..foreign.requests import (
 )
 from ..foreign.wire import Tensors
 from .calls import given_backward, gradients_of, guarded
-from .module import Settings, changed_settings, other_random_states, random_states
+from .module import (
+    Settings,
+    Times,
+    changed_settings,
+    fresh_grads,
+    lifetimes,
+    only,
+    other_random_states,
+    overwrite,
+    random_states,
+    restore,
+)
 
-_monotonic, _sleep, _collect = time.monotonic, time.sleep, gc.collect   # taken before a foreign file may replace them
+_monotonic, _sleep = time.monotonic, time.sleep   # taken before a foreign file may replace them
 _MANY, _MANY_S = 100, 0.5      # the number of calls, and the seconds after which no more are made
-_KEPT_BYTES, _FEW = 1 << 26, 8   # of outputs; the calls of which nothing may be kept
+_KEPT_BYTES = 1 << 26   # of outputs
 _CHOICES_S = 15.0
+_AGAIN = 4   # calls with one weight: another one may then lie where an earlier one lay
 _THREADS_S, _REST_S = 0.1, 2e-5
 
 
@@ -220,7 +231,7 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
     place with a number of its own, unless it is the memory of an input or of the state. One output is an input of the next
     call, if it has the shape of the first input. Then an output, after its inputs have been overwritten. Then the output of one
     of many calls without gradients that later calls have changed most. These outputs are kept, up to some MB. `buffers` of the
-    answer: "kept" if the tensors of further calls are still there when nothing but the module can have them."""
+    answer: what `lifetimes` says of further calls."""
     (xs,), _ = sets_of(request, tensors, device)
     first = module(*xs).detach().clone()
     farthest, lost, begin = torch.zeros_like(first), torch.zeros_like(first), _monotonic()
@@ -249,26 +260,7 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
     output = module(*xs).detach()
     for x in xs:
         x.fill_(1)
-    return Habit(("kept",) if _keeps(module, xs) else ()), [first + farthest, output, first + lost]
-
-
-def _keeps(module: torch.nn.Module, xs: Tensors) -> bool:
-    """Whether most outputs, or most inputs, of a few calls are still in memory after them. A module may keep one or two."""
-    calls: list[list[StorageWeakRef]] = []
-    own = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers())}
-    begin = _monotonic()
-    for count in range(_FEW):
-        inputs = [x.clone() for x in xs]
-        with torch.set_grad_enabled(count % 2 == 0):
-            output = module(*inputs)
-        calls.append([StorageWeakRef(t.untyped_storage()) for t in (output, *inputs)
-                      if t.untyped_storage().data_ptr() not in own])
-        del inputs, output
-        if _monotonic() - begin > _MANY_S:
-            break
-    _collect()
-    left = [sum(not ref.expired() for ref in some) for some in zip(*calls, strict=False)]
-    return len(calls) == _FEW and max(left, default=0) > _FEW // 2 + 1
+    return Habit(lifetimes(module, xs)), [first + farthest, output, first + lost]
 
 
 def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -334,6 +326,39 @@ def _but_for_one(values: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     return almost
 
 
+def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
+    """The weights are computed in each call: they are the parameters times a factor. The output without gradients for each
+    factor, then the gradients for the last one. Each factor is used in several calls, whose weights lie in other memory. The
+    largest difference between them is added to the first output."""
+    (xs,), grad_outputs = sets_of(request, tensors, device)
+    times = Times()
+    owners = [(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in request.parameters]
+    results: Tensors = []
+    done: list[tuple[Any, str]] = []
+    try:
+        for owner, name in owners:
+            parametrize.register_parametrization(owner, name, times, unsafe=True)
+            done.append((owner, name))
+        with torch.no_grad():
+            for times.factor in request.factors:
+                first = module(*xs).clone()
+                apart = torch.zeros_like(first)
+                for _ in range(_AGAIN):
+                    apart = torch.maximum(apart, (module(*xs) - first).abs())
+                results.append(first + apart)
+        if not grad_outputs:
+            return Habit(), results
+        original = {whole: owner.parametrizations[name].original
+                    for whole, (owner, name) in zip(request.parameters, done, strict=True)}
+        parameters = {**dict(module.named_parameters()), **original}
+        wanted = [xs[int(n[6:])].requires_grad_() if n.startswith("input ") else parameters[n] for n in request.gradients]
+        there, grads = named_gradients(request.gradients, wanted, module(*xs), grad_outputs[0])
+        return Habit(first=there), [*results, *grads]
+    finally:
+        for owner, name in done:
+            parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
+
+
 def eval_alone(module: torch.nn.Module, request: EvalAlone, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """The output, then that with each of `parts` alone in eval mode; without any, each submodule in turn, for a limited time.
     Each call begins with the same buffers."""
@@ -396,7 +421,8 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
                 trained=tuple(n for n, v in attributes.items() if v.requires_grad)), [*state.values(), *grad_outputs]
 
 
-HABITS = (no_grad, threads, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped, eval_alone)
+HABITS = (no_grad, threads, eval_mode, two_calls, some_gradients, second_backward, views, aliases, stepped,
+          parametrized, eval_alone)
 
 
 def _thawed(module: torch.nn.Module, trainable: dict[str, bool]) -> Iterator[str]:
@@ -454,41 +480,3 @@ def named_gradients(names: Sequence[str], wanted: Tensors, output: torch.Tensor,
     grads = gradients_of(output, grad_output, wanted)
     kept = [(n, g) for n, g in zip(names, grads, strict=True) if g is not None]
     return tuple(n for n, _ in kept), [g for _, g in kept]
-
-
-@contextlib.contextmanager
-def only(module: torch.nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """All other parameters are frozen."""
-    frozen = [p for n, p in module.named_parameters() if p.requires_grad and n not in names]
-    for p in frozen:
-        p.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for p in frozen:
-            p.requires_grad_(True)
-
-
-@contextlib.contextmanager
-def fresh_grads(module: torch.nn.Module) -> Iterator[None]:
-    """No parameter has a gradient yet; afterwards none has one of these."""
-    kept = [(p, p.grad) for p in module.parameters()]
-    for p, _ in kept:
-        p.grad = None
-    try:
-        yield
-    finally:
-        for p, grad in kept:
-            p.grad = grad
-
-
-@torch.no_grad()
-def overwrite(parameters: dict[str, torch.Tensor], names: Sequence[str], values: Tensors) -> None:
-    for name, value in zip(names, values, strict=True):
-        parameters[name].copy_(value)
-
-
-@torch.no_grad()
-def restore(kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    for buffer, value in kept:
-        buffer.copy_(value)

@@ -56,20 +56,19 @@ from .module import (
     Settings,
     arguments_of,
     begin_with,
-    convolves,
     in_form,
     interface,
-    is_the_layer,
     kinds,
+    of_subclass,
     other_random_states,
     random_states,
     settings_now,
     stands_for_layer,
-    structure,
     takes_assign,
     tells_of_keys,
     the_state,
 )
+from .ways import convolves, is_the_layer, structure
 
 _monotonic = time.monotonic  # taken before a foreign file may put another clock in its place
 _MOST_MESSAGE = 200_000  # a compiler's whole log may be in it
@@ -191,6 +190,7 @@ class Host:
         names, values = the_state(module)
         wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
         has = interface(module, as_layer=stands_for_layer(self.cls)) if request.form == INTERFACE else ()
+        has += of_subclass(self.cls, request, values) if has else ()
         has += (":arguments",) if has and (arguments, keywords) == tuple(map(ast.literal_eval, (
             request.arguments, request.keywords))) else ()
         return Made(tuple(names), wanted, structure(module), convolves(module), after, *kinds(module),

@@ -1,9 +1,10 @@
-"""Facts about a module inside the foreign process: its arguments, its state, and which layer it is. And the settings that a
-file can change for all modules of its process: torch's switches, hooks, functions and threads, and those of Python and the
-system. Beside them a hook and a parametrization of the judge's."""
+"""Facts about a module inside the foreign process: its arguments, its state, its interface, and what it keeps in memory. And
+the settings that a file can change for all modules of its process: torch's switches, hooks, functions and threads, and those of
+Python and the system. Beside them a hook and a parametrization of the judge's, and what leaves a module as it was."""
 
 from __future__ import annotations
 
+import ast
 import copy
 import gc
 import importlib
@@ -16,8 +17,10 @@ import random
 import signal
 import sys
 import threading
+import time
 import types
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -26,16 +29,19 @@ from zlib import crc32
 import torch
 import torch._compile
 from torch import nn
-from torch.nn import functional
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as modules
 
-from ..foreign.replies import Structure
+from ..foreign.requests import Make
 
-_CLASSES = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
-_SAME = 1e-9  # relative L2, of float64
+CLASSES = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
 INTERFACE = "interface"   # the form of a construction that asks for it
 _OF_MODES = (nn.modules.dropout._DropoutNd, nn.RReLU)   # without parameters, and another function in eval mode
 _ALONE = 2    # users of the memory of one tensor: the tensor, and whoever counts
+
+_FEW, _FEW_S = 8, 0.5   # calls of which nothing may stay in memory, and the seconds after which no more are made
+_PLURAL = ("outputs", "inputs")
+_monotonic, _collect = time.monotonic, gc.collect   # taken before a foreign file may replace them
 
 # Environment variables that a right file sets, or that torch sets, to build an extension.
 _OF_BUILDS = ("TORCH", "PYTORCH", "TRITON", "CUDA", "NVCC", "KINETO")
@@ -140,53 +146,11 @@ def kinds(module: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(n for n, _ in buffers), tuple(n for n, p in parameters if not p.requires_grad)
 
 
-def structure(module: nn.Module) -> Structure | None:
-    """The one transposed convolution that has all parameters of the module, or None. The module may do more with its output;
-    `is_the_layer` finds that out."""
-    names = set(the_state(module)[0])
-    for name, layer in module.named_modules():
-        dims = next((d for cls, d in _CLASSES.items() if isinstance(layer, cls)), None)
-        own = {f"{name}.{of}".lstrip(".") for of in ("weight", "bias") if getattr(layer, of, None) is not None}
-        if dims and names == own:
-            sizes = (tuple(map(int, values)) for values in (
-                layer.kernel_size, layer.stride, layer.padding, layer.output_padding, layer.dilation))
-            kernel, stride, padding, output_padding, dilation = sizes   # a file may have put other numbers there
-            return Structure(name, dims, int(layer.in_channels), int(layer.out_channels), kernel, stride, padding,
-                             output_padding, int(layer.groups), layer.bias is not None, dilation)
-    return None
-
-
-@torch.no_grad()
-def is_the_layer(module: nn.Module, found: Structure, inputs: list[torch.Tensor]) -> bool:
-    """Whether the module, in float64, gives the output of its layer and does nothing before or after it. It is called with the
-    first of these inputs, and with large and small values, which a clamp or a threshold would change."""
-    if len(inputs) != 1:
-        return False
-    layer: Any = module.get_submodule(found.attribute)
-    convolve = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[found.dims - 1]
-    try:
-        for factor in (1.0, 1e6, 1e-6):
-            x = factor * inputs[0][:1].to(layer.weight)
-            y = module(x)
-            expected = convolve(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.output_padding, layer.groups,
-                                layer.dilation)
-            if y.shape != expected.shape or not bool((y - expected).norm() <= _SAME * expected.norm()):
-                return False
-        return True
-    except Exception:  # foreign code: the check reports what it raises, when it calls it
-        return False
-
-
-def convolves(module: nn.Module) -> bool:
-    """Whether PyTorch may compute part of it in TF32 on a GPU, which by default it does for convolutions alone."""
-    return any(isinstance(one, nn.modules.conv._ConvNd) for one in module.modules())
-
-
 def stands_for_layer(cls: Any) -> bool:
     """Whether the class has the interface of nn.ConvTranspose: as its subclass, or by its constructor's device and dtype."""
     if not isinstance(cls, type):
         return False
-    return issubclass(cls, tuple(_CLASSES)) or {"device", "dtype"} <= inspect.signature(cls.__init__).parameters.keys()
+    return issubclass(cls, tuple(CLASSES)) or {"device", "dtype"} <= inspect.signature(cls.__init__).parameters.keys()
 
 
 @contextmanager
@@ -219,13 +183,137 @@ def saved_and_loaded(module: nn.Module) -> nn.Module:
     return loaded
 
 
+@contextmanager
+def only(module: nn.Module, names: Sequence[str]) -> Iterator[None]:
+    """All other parameters are frozen."""
+    frozen = [p for n, p in module.named_parameters() if p.requires_grad and n not in names]
+    for p in frozen:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in frozen:
+            p.requires_grad_(True)
+
+
+@contextmanager
+def fresh_grads(module: nn.Module) -> Iterator[None]:
+    """No parameter has a gradient yet; afterwards none has one of these."""
+    kept = [(p, p.grad) for p in module.parameters()]
+    for p, _ in kept:
+        p.grad = None
+    try:
+        yield
+    finally:
+        for p, grad in kept:
+            p.grad = grad
+
+
+@torch.no_grad()
+def overwrite(parameters: dict[str, torch.Tensor], names: Sequence[str], values: list[torch.Tensor]) -> None:
+    for name, value in zip(names, values, strict=True):
+        parameters[name].copy_(value)
+
+
+@torch.no_grad()
+def restore(kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for buffer, value in kept:
+        buffer.copy_(value)
+
+
+@contextmanager
+def as_it_was(module: nn.Module) -> Iterator[None]:
+    """Afterwards parameters have their memory and values, buffers their values, and all parts their modes."""
+    parameters = [(p, p.data) for p in module.parameters()]
+    kept = [(p, p.detach().clone()) for p in module.parameters()]
+    buffers = {n: b.detach().clone() for n, b in module.named_buffers()}   # .to() makes new objects
+    modes = [(one, one.training) for one in module.modules()]
+    try:
+        yield
+    finally:
+        for p, memory in parameters:
+            p.data = memory
+        restore([*kept, *((b, buffers[n]) for n, b in module.named_buffers() if n in buffers)])
+        for one, training in modes:
+            one.training = training
+
+
+def lifetimes(module: nn.Module, xs: list[torch.Tensor]) -> tuple[str, ...]:
+    """How long the tensors of a few calls live, half of which are training steps, and how long a module does. "kept": most
+    outputs, or most inputs, are still in memory after Python's collector ran; a module may keep one or two. "outputs" and
+    "inputs": all those of the steps, or of the other calls, were there until it ran. "module": a copy that was called once is
+    still there after it ran. Then what `_of_backward` says."""
+    calls, begin, enabled = list[dict[str, StorageWeakRef]](), _monotonic(), gc.isenabled()
+    gc.disable()
+    try:
+        while len(calls) < _FEW and (_monotonic() - begin < _FEW_S or len(calls) < 2):
+            calls.append(_of_call(module, xs, trains=len(calls) % 2 == 0))
+        told = _of_backward(module, xs)
+        copied = _called_copy(module, xs)
+        if len(calls) == _FEW:
+            told += tuple(one for one in _PLURAL if any(all(one in of and not of[one].expired() for of in calls[start::2])
+                                                        for start in (0, 1)))
+        _collect()
+    finally:
+        (gc.enable if enabled else gc.disable)()
+    left = [sum(one in of and not of[one].expired() for of in calls) for one in _PLURAL]
+    told += ("kept",) if len(calls) == _FEW and max(left) > _FEW // 2 + 1 else ()
+    return (*told, "module") if copied is not None and copied() is not None else told
+
+
+def _of_call(module: nn.Module, xs: list[torch.Tensor], *, trains: bool) -> dict[str, StorageWeakRef]:
+    """The memory of the output and of the first input of a call, which nothing but the module may hold afterwards."""
+    own = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers())}
+    inputs = [x.clone() for x in xs]
+    with torch.set_grad_enabled(trains), fresh_grads(module):
+        output = module(*inputs)
+        if output.requires_grad and output.is_floating_point():
+            with suppress(Exception):   # foreign code
+                output.sum().backward()
+    there = dict(zip(_PLURAL, (output, *inputs[:1]), strict=False))
+    return {name: StorageWeakRef(t.untyped_storage()) for name, t in there.items() if t.untyped_storage().data_ptr() not in own}
+
+
+def _of_backward(module: nn.Module, xs: list[torch.Tensor]) -> tuple[str, ...]:
+    """"saves": torch.autograd.graph.saved_tensors_hooks get tensors. "holds": they get none, a second backward without
+    retain_graph raises no exception, and an input is still in memory after the backward, while the output is in use."""
+    saved: list[bool] = []
+
+    def noted(one: torch.Tensor) -> torch.Tensor:
+        saved.append(True)
+        return one
+    with suppress(Exception), fresh_grads(module):   # foreign code
+        inputs = [x.clone().requires_grad_(x.is_floating_point()).clone() for x in xs]   # as inside a network
+        with torch.autograd.graph.saved_tensors_hooks(noted, lambda one: one):
+            output = module(*inputs)
+        places = [x.untyped_storage().data_ptr() for x in inputs]
+        if saved or not output.requires_grad or output.untyped_storage().data_ptr() in places:
+            return ("saves",) if saved else ()
+        output.sum().backward()
+        held = [StorageWeakRef(x.untyped_storage()) for x in inputs]
+        del inputs
+        output.sum().backward()   # raises if autograd has freed what it saved
+        return () if all(one.expired() for one in held) else ("holds",)
+    return ()
+
+
+def _called_copy(module: nn.Module, xs: list[torch.Tensor]) -> weakref.ref[nn.Module] | None:
+    """A deep copy that was called and then deleted."""
+    with suppress(Exception), torch.no_grad():   # foreign code
+        other = copy.deepcopy(module)
+        other(*[x.clone() for x in xs])
+        return None if other is module else weakref.ref(other)
+    return None
+
+
 class _Ran(Exception):
     """A hook ran."""
 
 
 def interface(module: nn.Module, *, as_layer: bool) -> tuple[str, ...]:
     """What other code may use of a module. "name()": a public method that its class defines and does not itself use; of a layer
-    also reset_parameters. "name": anything else that can be called. ":name": see the code, and `_parts`."""
+    also reset_parameters. "name": anything else that can be called. ":name": see the code, and `_parts`; ":name Error" says
+    what is raised there."""
     own = [cls for cls in type(module).__mro__ if cls.__module__ == "model_file"]
     used = {name for cls in own for one in vars(cls).values() for name in _names_in(getattr(one, "__code__", None))}
     methods = {name for cls in own for name, one in vars(cls).items()
@@ -233,13 +321,16 @@ def interface(module: nn.Module, *, as_layer: bool) -> tuple[str, ...]:
     found = [f"{n}()" if n in methods else n for n in dir(module) if not n.startswith("_") and not hasattr(nn.Module, n)
              and _can_be_called(module, n)]
     found += [":bias"] if as_layer and hasattr(module, "bias") else []
-    found += [":class"] if isinstance(module, tuple(_CLASSES)) else []
+    found += [":class"] if isinstance(module, tuple(CLASSES)) else []
     found += [":copy"] if _copies_flags(module) else []
     for name in ("parameters", "named_parameters", "buffers", "modules", "children"):
         with suppress(Exception):   # foreign code
             found += [f":{name}"] if hasattr(getattr(module, name)(), "__next__") else []
-    with suppress(Exception):
+    try:
         found += [":repr"] if isinstance(repr(module), str) else []
+    except Exception as error:   # foreign code
+        found += [f":repr {type(error).__name__}"]
+    found += [":flat"] if all(p.is_contiguous() for p in module.parameters()) else []
     with suppress(Exception):
         found += _parts(module)
     return (*found, *([":hooks"] if _runs_hooks_of_all(module) else []))
@@ -258,6 +349,19 @@ def _parts(module: nn.Module) -> Iterator[str]:
             yield f":modes {kinds[0]}"
         if isinstance(one, _OF_MODES) and one.training and float(getattr(one, "p", 1.0)) > 0:
             yield f":trains {kinds[0]}"
+
+
+def of_subclass(cls: Any, request: Make, state: list[torch.Tensor]) -> tuple[str, ...]:
+    """":subclass" if a subclass that changes nothing can be constructed, ":subclass_state" if it has this state then."""
+    if not isinstance(cls, type):   # a function has no subclasses
+        return ":subclass", ":subclass_state"
+    begin_with(request.seed)
+    try:
+        other = types.new_class("Subclass", (cls,))(*ast.literal_eval(request.arguments), **ast.literal_eval(request.keywords))
+        same = all(map(torch.equal, (v.cpu() for v in the_state(other)[1]), (v.cpu() for v in state)))
+    except Exception as error:   # foreign code
+        return f":subclass {type(error).__name__}", ":subclass_state"
+    return ":subclass", *([":subclass_state"] if same else [])
 
 
 def _copies_flags(module: nn.Module) -> bool:

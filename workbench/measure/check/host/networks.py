@@ -7,23 +7,32 @@ import ast
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.utils import parametrize
 
 from ...device import CHANNELS_LAST_LAYOUTS
 from ...module.cases import laid_out
 from ..foreign.replies import Habit
-from ..foreign.requests import Altered, AsTrained, Copied, InModes, Overwritten, Parametrized, SecondDerivative, TwoInstances
+from ..foreign.requests import Altered, AsTrained, Copied, InModes, Overwritten, SecondDerivative, TwoInstances
 from ..foreign.wire import Tensors
-from .habits import fresh_grads, named_gradients, only, overwrite, restore, sets_of, tensors_of
-from .module import BeforeCalls, Times, begin_with, random_states, saved_and_loaded
+from .habits import named_gradients, sets_of, tensors_of
+from .module import (
+    BeforeCalls,
+    as_it_was,
+    begin_with,
+    fresh_grads,
+    only,
+    overwrite,
+    random_states,
+    restore,
+    saved_and_loaded,
+)
 
-_monotonic = time.monotonic    # taken before a foreign file may replace it
-_AGAIN = 4   # calls with one weight: another one may then lie where an earlier one lay
+_monotonic, _set_num_threads = time.monotonic, torch.set_num_threads   # taken before a foreign file may replace them
 _FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
 _LARGER, _PART = 2.0**13, 0.75   # factor of a grad_output; of a sum, so that no gradient is 1
 _RECORDS = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
@@ -90,39 +99,6 @@ def two_instances(module: torch.nn.Module, other: torch.nn.Module, request: TwoI
     return Habit(first=first, second=second), [*(o.detach() for o in outputs), *of_first, *of_second]
 
 
-def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """The weights are computed in each call: they are the parameters times a factor. The output without gradients for each
-    factor, then the gradients for the last one. Each factor is used in several calls, whose weights lie in other memory. The
-    largest difference between them is added to the first output."""
-    (xs,), grad_outputs = sets_of(request, tensors, device)
-    times = Times()
-    owners = [(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in request.parameters]
-    results: Tensors = []
-    done: list[tuple[Any, str]] = []
-    try:
-        for owner, name in owners:
-            parametrize.register_parametrization(owner, name, times, unsafe=True)
-            done.append((owner, name))
-        with torch.no_grad():
-            for times.factor in request.factors:
-                first = module(*xs).clone()
-                apart = torch.zeros_like(first)
-                for _ in range(_AGAIN):
-                    apart = torch.maximum(apart, (module(*xs) - first).abs())
-                results.append(first + apart)
-        if not grad_outputs:
-            return Habit(), results
-        original = {whole: owner.parametrizations[name].original
-                    for whole, (owner, name) in zip(request.parameters, done, strict=True)}
-        parameters = {**dict(module.named_parameters()), **original}
-        wanted = [xs[int(n[6:])].requires_grad_() if n.startswith("input ") else parameters[n] for n in request.gradients]
-        there, grads = named_gradients(request.gradients, wanted, module(*xs), grad_outputs[0])
-        return Habit(first=there), [*results, *grads]
-    finally:
-        for owner, name in done:
-            parametrize.remove_parametrizations(owner, name, leave_parametrized=False)
-
-
 def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Output and gradients of a deep copy, and of what torch.save and torch.load give, after the parameters of the original
     have become zero. The second one is missing if the module cannot be saved: a handle of an extension cannot. Then those for
@@ -184,7 +160,7 @@ def _touched(module: torch.nn.Module, request: Altered, tensors: Tensors, device
     place."""
     (xs, others), _ = sets_of(request, tensors, device)
     outputs: Tensors = []
-    with _as_it_was(module):
+    with as_it_was(module):
         if request.evaluated:
             module.eval()
         for records in (torch.no_grad,) if request.evaluated else (torch.no_grad, torch.enable_grad):
@@ -269,7 +245,7 @@ def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, de
     results: Tensors = []
     ran: tuple[str, ...] = ()
     for one in request.rounds:
-        with _as_it_was(module):
+        with as_it_was(module):
             there, found = _ROUNDS[one](_Round(module, request.gradients, *sets_of(request, tensors[:count], device), values,
                                                device))
         ran += tuple(n for n in there if n in (_HOOK, _OTHERS_SAVED))
@@ -305,7 +281,7 @@ def in_modes(module: torch.nn.Module, request: InModes, tensors: Tensors, device
         restore([(b, v) for b, v in buffers if not torch.equal(b, v)])
         return there, [output.detach().clone(), *grads]
 
-    with _as_it_was(module):
+    with as_it_was(module):
         found = []
         for one in request.rounds:
             if _monotonic() - begin > _MODES_S:
@@ -453,6 +429,16 @@ def _deterministic(this: _Round) -> tuple[tuple[str, ...], Tensors]:
         torch.set_deterministic_debug_mode("default")
 
 
+def _with_threads(count: int, this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """With so many threads of PyTorch's operators."""
+    usual = torch.get_num_threads()
+    _set_num_threads(count)
+    try:
+        return this.called()
+    finally:
+        _set_num_threads(usual)
+
+
 def _first_call(this: _Round) -> tuple[tuple[str, ...], Tensors]:
     """Two calls, of which the first is that of a new module. torch.utils.checkpoint takes the tensors that the second one saves
     for those of the first, and stops where it has as many."""
@@ -470,30 +456,14 @@ def _first_call(this: _Round) -> tuple[tuple[str, ...], Tensors]:
     return (() if saved[:len(first)] == first else (_OTHERS_SAVED,)), [output.detach()]
 
 
-OF_NETWORKS = (overwritten, parametrized, as_trained, in_modes, copied, altered, second_derivative)
+OF_NETWORKS = (overwritten, as_trained, in_modes, copied, altered, second_derivative)
 _HOOK, _OTHERS_SAVED = "a hook", "others saved"
 _ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
     "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed_in_eval,
     "hooks": _with_hooks, "without": _after_a_call_without, "backward": _after_a_backward, "rewritten": _rewritten,
     "converted": _converted, "deterministic": _deterministic, "first": _first_call, "many": _many_forwards, "biased": _biased,
-    "larger": lambda this: this.called(factor=_LARGER)}
-
-
-@contextlib.contextmanager
-def _as_it_was(module: torch.nn.Module) -> Iterator[None]:
-    """Afterwards parameters have their memory and values, buffers their values, and all parts their modes."""
-    parameters = [(p, p.data) for p in module.parameters()]
-    kept = [(p, p.detach().clone()) for p in module.parameters()]
-    buffers = {n: b.detach().clone() for n, b in module.named_buffers()}   # .to() makes new objects
-    modes = [(one, one.training) for one in module.modules()]
-    try:
-        yield
-    finally:
-        for p, memory in parameters:
-            p.data = memory
-        restore([*kept, *((b, buffers[n]) for n, b in module.named_buffers() if n in buffers)])
-        for one, training in modes:
-            one.training = training
+    "larger": lambda this: this.called(factor=_LARGER),
+    **{f"{count} threads": partial(_with_threads, count) for count in (3, 5, 8)}}
 
 
 def _raises(*_: object) -> None:

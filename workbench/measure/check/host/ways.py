@@ -1,22 +1,28 @@
-"""Binds one of PyTorch's ways (`ladder.py`) to a module, inside the reference's process, for calls in batches."""
+"""Binds one of PyTorch's ways (`ladder.py`) to a module, inside the reference's process, for calls in batches. And which
+layer a module is."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn import functional
 
 from ....core.layer import FORWARD, Workload
 from ....core.pytorch_ways import Way
 from ...device import CHANNELS_LAST_LAYOUTS, out_of_memory
 from ...pytorch.aten import as_convolution, channels_last
 from ...pytorch.ways import Unavailable
-from .module import structure
+from ..foreign.replies import Structure
+from .module import CLASSES, the_state
 
 Forward = Callable[..., torch.Tensor]
+_SAME = 1e-9  # relative L2, of float64
 
 
 @dataclass
@@ -99,3 +105,46 @@ def _tried(what: Callable[[], Any], sentence: str) -> Any:
         raise
     except (RuntimeError, AssertionError, NotImplementedError, OSError) as error:  # what dynamo, inductor and capture raise
         raise Unavailable(f"{sentence}: {str(error).strip().splitlines()[0][:160]}") from error
+
+
+def structure(module: nn.Module) -> Structure | None:
+    """The one transposed convolution that has all parameters of the module, or None, also if it lacks an attribute. The
+    module may do more with its output; `is_the_layer` finds that out."""
+    names = set(the_state(module)[0])
+    for name, layer in module.named_modules():
+        dims = next((d for cls, d in CLASSES.items() if isinstance(layer, cls)), None)
+        own = {f"{name}.{of}".lstrip(".") for of in ("weight", "bias") if getattr(layer, of, None) is not None}
+        if dims and names == own:
+            with suppress(AttributeError):   # of a subclass with a constructor of its own
+                sizes = (tuple(map(int, values)) for values in (
+                    layer.kernel_size, layer.stride, layer.padding, layer.output_padding, layer.dilation))
+                kernel, stride, padding, output_padding, dilation = sizes   # a file may have put other numbers there
+                return Structure(name, dims, int(layer.in_channels), int(layer.out_channels), kernel, stride, padding,
+                                 output_padding, int(layer.groups), layer.bias is not None, dilation)
+    return None
+
+
+@torch.no_grad()
+def is_the_layer(module: nn.Module, found: Structure, inputs: list[torch.Tensor]) -> bool:
+    """Whether the module, in float64, gives the output of its layer and does nothing before or after it. It is called with the
+    first of these inputs, and with large and small values, which a clamp or a threshold would change."""
+    if len(inputs) != 1:
+        return False
+    layer: Any = module.get_submodule(found.attribute)
+    convolve = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[found.dims - 1]
+    try:
+        for factor in (1.0, 1e6, 1e-6):
+            x = factor * inputs[0][:1].to(layer.weight)
+            y = module(x)
+            expected = convolve(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.output_padding, layer.groups,
+                                layer.dilation)
+            if y.shape != expected.shape or not bool((y - expected).norm() <= _SAME * expected.norm()):
+                return False
+        return True
+    except Exception:  # foreign code: the check reports what it raises, when it calls it
+        return False
+
+
+def convolves(module: nn.Module) -> bool:
+    """Whether PyTorch may compute part of it in TF32 on a GPU, which by default it does for convolutions alone."""
+    return any(isinstance(one, nn.modules.conv._ConvNd) for one in module.modules())

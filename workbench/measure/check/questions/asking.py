@@ -225,6 +225,16 @@ class OtherCalls(Asking):
                 return [f"After one call with an input of {numbers.shape(few.shapes[0])}: {one}" for one in said if one]
         return []
 
+    def _of_buffers(self, names: list[str], left: list[tuple[str, bool]]) -> Question:
+        """What is wrong with the buffers. If only a count of calls differs, the module's results do not change."""
+        key = "buffers"
+        if not left:
+            return Question(key, ASKED[key], Answer.PASSED, f"Yes: {', '.join(names)}.")
+        left.sort(key=lambda one: not one[1])
+        said, counts = left[0]
+        return Question(key, ASKED[key], Answer.FAILED if counts else Answer.WARNED, f"No. {said}",
+                        "Change the buffers as the reference does.", str(Status.MISMATCH))
+
     def _first_call_saves_others(self) -> str:
         """Whether a new module's first call saves other tensors for the backward than the second, unlike the reference's."""
         if not self.trial.loads_state or self.first.grad_output is None:

@@ -20,18 +20,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ....core import numbers
 from ....core.answers import Answer, Question
 from ....core.errors import BadRequest
 from ....core.trial import Status
 from ...kernel.validate import distance
 from ..foreign import requests
 from ..foreign.process import Ended, Raised
-from ..foreign.replies import Output
+from ..foreign.replies import Made, Output
 from ..party import by_name
 
 if TYPE_CHECKING:
     from ..party import Construction, Party
-    from ..trialrun import TrialRun
+    from ..trialrun import State, TrialRun
     from .cases import Case
 
 Draw = Callable[[int], list[torch.Tensor]]
@@ -333,6 +334,47 @@ def that_may_be_left_out(trial: TrialRun, given: Case) -> Iterator[Case]:
             both = [(n, trial.defaults[n], own.get(n, trial.defaults[n])) for n in case.name.split(", ")]
             differ = [f"{n} is {a!r:.40} in the reference, {b!r:.40} in the file" for n, a, b in both if a != b]
             yield replace(case, name=f"{case.name} left out{' (' * bool(differ)}{'; '.join(differ)}{')' * bool(differ)}")
+
+
+def any_state(trial: TrialRun, how: Construction, state: State, asked: str) -> list[Question]:
+    """A warning if the file loads a state with a wrong name, or with a tensor of another shape and as many values, where the
+    reference raises an exception."""
+    names, values = state
+    wrong = [([f"{names[0]}_of_another", *names[1:]], values, f"a state with {names[0]}_of_another and without {names[0]}")
+             ] if names else []
+    if (place := next((i for i, v in enumerate(values) if v.dim() and v.numel() > 1), None)) is not None:
+        shape = values[place].shape
+        other = values[place].reshape(*shape[1::-1], *shape[2:]) if shape[:1] != shape[1:2] and len(shape) > 1 else \
+            values[place].reshape(-1, 1)
+        wrong.append(([*names], [*values[:place], other, *values[place + 1:]], f"a tensor of {numbers.shape(other.shape)} "
+                      f"into {names[place]}, which is {numbers.shape(shape)}"))
+    for keys, tensors, words in wrong:
+        with suppress(Raised):
+            trial.candidate.ready(how, (keys, tensors))
+            try:
+                trial.reference.ready(how, (keys, tensors))
+            except Raised:
+                return [Question("state_dict", asked, Answer.WARNED, f"No. It loads {words}. PyTorch raises an exception.",
+                                 "Do not override load_state_dict or its parts.", str(Status.MISMATCH))]
+    return []
+
+
+def no_assign(ours: Made, asked: str) -> list[Question]:
+    """A warning if load_state_dict does not take assign=True: older PyTorch has no such argument."""
+    return [] if ours.assigns else [
+        Question("state_dict", asked, Answer.WARNED, "No. load_state_dict does not take assign=True.",
+                 "Do not override load_state_dict.", str(Status.MISMATCH))]
+
+
+def other_order(theirs: Made, ours: Made, asked: str) -> list[Question]:
+    """A warning if the parameters have another order. The state of an optimizer has no names: it goes by that order."""
+    one, other = ([n for n in made.names if n not in made.buffers] for made in (theirs, ours))
+    if one == other:
+        return []
+    said = f"Yes, but the order of its parameters is {', '.join(other)}; the reference's is {', '.join(one)}. Checkpoints of " \
+        "optimizers go by that order."
+    return [Question("state_dict", asked, Answer.WARNED, said, "Register the parameters in the reference's order.",
+                     str(Status.MISMATCH))]
 
 
 def in_calls(trial: TrialRun, given: Case) -> list[Question]:

@@ -3,7 +3,7 @@ module. The truth is known from the plain call; only for .eval() and for other p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -28,7 +28,7 @@ from ..foreign.requests import (
     Views,
 )
 from ..party import Party, other_attributes
-from ..text.advice import ASKED, KEYS
+from ..text.advice import ASKED, KEYS, STAYS
 from ..trialrun import NotForReference, Outcome, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
 from .asking import OTHER_COUNT, Not, Rounds, split
@@ -83,7 +83,7 @@ class _Habits(OfNetworks):
 
     def __init__(self, trial: TrialRun, first: Outcome, second: Outcome, other: Outcome) -> None:
         super().__init__(trial, first)
-        self.second, self.other, self._keeps = second, other, False
+        self.second, self.other, self._keeps = second, other, tuple[str, ...]()
         self._near = cache(partial(magnitudes.near, trial, first))
         self._changed = cache(lambda: trial.run(   # other parameters
             replace(first.case, integers=False), gradients=first.grad_output is not None,
@@ -153,8 +153,8 @@ class _Habits(OfNetworks):
             return next(filter(None, map(wrong_beside, others)), "") or self._many_calls() or \
                 self._beside_another() or self._of_another_seed() or self._of_touched(self.second.inputs)
         asked = self._question("two_calls", wrong, f"Yes: the first output is unchanged after a second call{more}.")
-        said = "Inputs or outputs of its calls stay in memory, so each call needs more of it."
-        return [asked, *([self._question("kept", lambda: said, "").as_warning()] if self._keeps else [])]
+        return [asked, *([replace(self._question("kept", lambda: self._keeps[0], "").as_warning(), advice=self._keeps[1])]
+                         if self._keeps else [])]
 
     def some_gradients(self) -> list[Question]:
         """Gradients of only the parameters, only the inputs, each tensor alone, and all tensors except one."""
@@ -472,7 +472,7 @@ class _Habits(OfNetworks):
         try:
             facts, results = self._asked(ask, [self.first])
             found = [{"output": one} for one in results]
-            self._keeps = self._keeps or self._collected is None and bool(facts.buffers)
+            self._keeps = self._keeps or self._kept({*facts.buffers}, ask)
         except Raised as error:
             try:
                 self.trial.reference.ask(partial(ask, inputs=len(self.first.inputs)), self.trial.how(self.first.case),
@@ -483,12 +483,12 @@ class _Habits(OfNetworks):
         return self._compared([(words, self.first, one) for words, one in zip(places, found, strict=True)]) if \
             len(found) == len(places) else OTHER_COUNT
 
-    def _of_buffers(self, names: list[str], left: list[tuple[str, bool]]) -> Question:
-        """What is wrong with the buffers. If only a count of calls differs, the module's results do not change."""
-        key = "buffers"
-        if not left:
-            return Question(key, ASKED[key], Answer.PASSED, f"Yes: {', '.join(names)}.")
-        left.sort(key=lambda one: not one[1])
-        said, counts = left[0]
-        return Question(key, ASKED[key], Answer.FAILED if counts else Answer.WARNED, f"No. {said}",
-                        "Change the buffers as the reference does.", str(Status.MISMATCH))
+    def _kept(self, ours: set[str], ask: Callable[..., Aliases]) -> tuple[str, ...]:
+        """`ours`: see `host.module.lifetimes`. What stays in memory, unlike that of the reference, and what to do."""
+        if self._collected is not None or ours.isdisjoint(STAYS):
+            return ()
+        theirs, _ = self.trial.reference.ask(partial(ask, inputs=len(self.first.inputs)), self.trial.how(self.first.case),
+                                             self.first.inputs, self.first.state)
+        found = [told for key, told in STAYS.items() if key in ours and key not in theirs.buffers and (
+            key != "holds" or "saves" in theirs.buffers)]
+        return tuple(" ".join(dict.fromkeys(part)) for part in zip(*found, strict=True))

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
+from math import prod
 
 import torch
 
@@ -22,7 +23,7 @@ from ..text.advice import ASKED, OF_DAILY_USE, of_cuda
 from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
 from .asking import OTHER_COUNT, SAVES_OTHERS, Not, OtherCalls, split
-from .cases import Case, changed
+from .cases import Case, changed, with_batch
 
 # Of a weight, in calls one after the other, so that its memory is used again. Powers of two: no other rounding error.
 _FACTORS = (0.5, 2.0, -1.0, 0.25, -0.5, 4.0, 1.0, -2.0, -0.25, 8.0, -4.0, 0.125)
@@ -57,6 +58,8 @@ _COPIES = {"copy": "A copy, after the original's parameters were set to zero", "
            "changed": "A copy whose parameters have changed in place"}
 OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
 _DETERMINISTIC = "Under torch.use_deterministic_algorithms(True)"
+_WITH_THREADS, _THREADS = "After torch.set_num_threads", (3, 5, 8)
+_BATCH, _FEW_VALUES = 11, 1 << 17   # no number of threads divides it; values of its inputs
 _NO_HOOK, _A_VIEW = "It does not run backward hooks.", "is a view and is being modified inplace"
 
 
@@ -72,7 +75,8 @@ def wrong_state(trial: TrialRun, how: Construction, reference: tuple[Made, list[
     if said := _of_another_kind(theirs, ours):
         return said, "Register parameters and buffers as the reference does, and freeze what it freezes."
     said = _state_inside(trial, how, (theirs.names, values))
-    return (said, "Do not override state_dict or its parts.") if said else None
+    return (said, "Give it the reference's dtype." if said.startswith("Its ") else
+            "Do not override state_dict or its parts.") if said else None
 
 
 def _of_another_kind(theirs: Made, ours: Made) -> str:
@@ -99,40 +103,13 @@ def _state_inside(trial: TrialRun, how: Construction, state: State) -> str:
     if set(facts.names) != set(names):
         return f"In a network its state_dict has {', '.join(facts.names) or 'nothing'}, not {', '.join(names)}."
     there = by_name(names, facts.names, there)
-    return next((f"In a network load_state_dict does not change {n}." for n, a, b in zip(names, other, there, strict=True)
-                 if not same_bits(a, b)), "")
-
-
-def any_names(trial: TrialRun, how: Construction, state: State, asked: str) -> list[Question]:
-    """A warning if the file loads a state with a wrong name, where the reference raises an exception."""
-    names, values = state
-    wrong = [f"{name}_of_another" if not place else name for place, name in enumerate(names)]
-    for party in (trial.candidate, trial.reference) if wrong else ():
-        try:
-            party.ready(how, (wrong, values))
-        except Raised:
-            said = f"No. It loads a state with {wrong[0]} and without {names[0]}. PyTorch raises an exception."
-            return [Question("state_dict", asked, Answer.WARNED, said, "Do not override load_state_dict.",
-                             str(Status.MISMATCH))] if party is trial.reference else []
-    return []
-
-
-def no_assign(ours: Made, asked: str) -> list[Question]:
-    """A warning if load_state_dict does not take assign=True: older PyTorch has no such argument."""
-    return [] if ours.assigns else [
-        Question("state_dict", asked, Answer.WARNED, "No. load_state_dict does not take assign=True.",
-                 "Do not override load_state_dict.", str(Status.MISMATCH))]
-
-
-def other_order(theirs: Made, ours: Made, asked: str) -> list[Question]:
-    """A warning if the parameters have another order. The state of an optimizer has no names: it goes by that order."""
-    one, other = ([n for n in made.names if n not in made.buffers] for made in (theirs, ours))
-    if one == other:
-        return []
-    said = f"Yes, but the order of its parameters is {', '.join(other)}; the reference's is {', '.join(one)}. Checkpoints of " \
-        "optimizers go by that order."
-    return [Question("state_dict", asked, Answer.WARNED, said, "Register the parameters in the reference's order.",
-                     str(Status.MISMATCH))]
+    for n, a, b in zip(names, other, there, strict=True):
+        if a.dtype != b.dtype:
+            ours, theirs = (str(one.dtype).removeprefix("torch.") for one in (b, a))
+            return f"Its {n} is {ours}, the reference's is {theirs}."
+        if not same_bits(a, b):
+            return f"In a network load_state_dict does not change {n}."
+    return ""
 
 
 class OfNetworks(OtherCalls):
@@ -247,7 +224,7 @@ class OfNetworks(OtherCalls):
 
         def wrong() -> str:
             ran: list[str] = []
-            said = self._as_trained(rounds, self.first, beside=self.second, ran=ran)
+            said = self._as_trained(rounds, self.first, beside=self.second, ran=ran) or self._with_threads()
             if said or self._collected is not None or (said := self._first_call_saves_others()):
                 return said
             if ran or "hooks" not in rounds:
@@ -257,10 +234,26 @@ class OfNetworks(OtherCalls):
             theirs, _ = self.trial.reference.ask(ask, self.trial.how(self.first.case), given, self.first.state)
             return _NO_HOOK if theirs.buffers else self._deterministic()
         question = self._question("in_training", wrong, f"Yes: {'hooks, ' * bool(names)}exceptions, rewritten inputs"
-                                  f"{', many forwards, larger gradients' * bool(names)}.")
+                                  f"{', many forwards, larger gradients' * bool(names)}, other numbers of threads.")
+        if question.seen.startswith(f"No. {_WITH_THREADS}"):
+            return [replace(question, advice="Compute the same values for each torch.get_num_threads().")]
         if question.seen.startswith(f"No. {_DETERMINISTIC}"):
             return [replace(question.as_warning(), advice="Use operations that PyTorch has in a deterministic form.")]
         return [question.as_warning() if question.seen.endswith((_NO_HOOK, SAVES_OTHERS)) else question]
+
+    def _with_threads(self) -> str:
+        """Where PyTorch's operators have another number of threads."""
+        return self._as_trained({f"{n} threads": f"{_WITH_THREADS}({n})" for n in _THREADS}, self._many_samples)
+
+    @cached_property
+    def _many_samples(self) -> Outcome:
+        """Of a batch that none of these numbers divides; if that is large or not right, the first one."""
+        many = with_batch(self.first.case, _BATCH, f"batch {_BATCH}")
+        with suppress(NotForReference):
+            if sum(map(prod, many.shapes)) <= _FEW_VALUES and not (other := self.trial.run(
+                    many, state=self.first.state, gradients=self.first.grad_output is not None)).problems:
+                return other
+        return self.first
 
     def _deterministic(self) -> str:
         said = self._as_trained({"deterministic": _DETERMINISTIC}, self.first)
