@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from workbench.core.answers import Answer, Question
-from workbench.drive.checking.attacks import Attack, attacks, modules, reference
+from workbench.drive.checking.attacks import Attack, attacks, modules, reference, right_files
 from workbench.measure.check.party import Party
 from workbench.measure.check.questions import habits
 
@@ -284,10 +284,18 @@ def test_bfloat16_and_autocast_may_raise_but_not_be_wrong(checked, line: str, an
 
 @pytest.mark.parametrize(("line", "warned"), [
     ("self.seen = [y.detach()]", False), ("self.seen = self.seen[-3:] + [x]", False), ("self.seen.append(x)", True),
-    ("self.seen.append(self.seen); self.seen = [y]", False)], ids=["the last output", "four inputs", "all inputs", "a cycle"])
+    ("self.seen.append(self.seen); self.seen = [y]", True)], ids=["the last output", "four inputs", "all inputs", "a cycle"])
 def test_tensors_that_each_call_keeps_are_a_warning(checked, line: str, warned: bool) -> None:
     report = checked(modules()["keeps_all_its_outputs"].replace("self.seen.append(y.detach())", line), reference=LAYER)
     assert failed(report) == {} and (report.question("kept") is not None) is warned, report.question("kept")
+
+
+def test_a_backward_that_needs_no_tensor_saves_none(checked) -> None:
+    """The reference saves its input. The backward of a sum of views needs only the shape."""
+    pool, file = right_files()["kb44_average_pool_1d"]
+    sums = "F.pad(x, (4, 4)).unfold(2, 8, 1).sum(3) / 8"
+    report = checked(file.replace("self.pool(x)", sums).replace("= nn.AvgPool1d(", "= ("), reference=pool)
+    assert report.question("kept") is None and report.question("values").answer is Answer.PASSED, report.question("kept")
 
 
 @pytest.mark.parametrize(("line", "answer"), [
@@ -385,7 +393,7 @@ def test_at_effort_quick_daily_use_is_asked_after_the_times(wrong: bool, checked
                                          "Where torch's default dtype is float64 its weight is float32")),
     ("swallows_other_arguments", "forms", ("With dtype=torch.float64 its weight is float32, the reference's is float64.",)),
     ("not_quite_a_layer", "interface", ("Its forward does not take output_size.", "It has no method reset_parameters().",
-                                        "Without a bias it has no attribute bias.", "print(module) raises an exception.")),
+                                        "Without a bias it has no attribute bias.", "print(module) raises AttributeError.")),
     ("short_way_to_forward", "interface", ("parameters() returns no iterator", "hooks that are registered for all modules"))])
 def test_each_part_of_the_interface_of_a_layer_is_named(checked, name: str, key: str, words: tuple[str, ...]) -> None:
     report = checked(modules()[name], reference=LAYER)
@@ -425,12 +433,22 @@ class ModelNew(nn.Module):
     ("self, *given):\n        super().__init__(*given)\n\n    def named_parameters(self, *given, **named):\n"
      "        for name, value in super().named_parameters(*given, **named):\n"
      "            yield name.replace('weight', 'kernel'), value", "state_dict",
-     "Its named_parameters() has kernel, its state_dict and the reference have weight.")],
-    ids=["another order", "to() returns nothing", "other names"])
+     "Its named_parameters() has kernel, its state_dict and the reference have weight."),
+    ("self, *given):\n        super().__init__(*given)\n        type(self) is ModelNew or nn.init.zeros_(self.weight)",
+     "interface", "A subclass that changes nothing has other parameters under the same seed.")],
+    ids=["another order", "to() returns nothing", "other names", "another subclass"])
 def test_a_wrong_constructor_has_its_own_cause_in_the_report(checked, change: str, key: str, words: str) -> None:
     text = f"import torch\nfrom torch import nn\n\n\nclass ModelNew(nn.ConvTranspose2d):\n    def __init__({change}\n"
     report = checked(text, reference=LAYER)
     assert words in report.question(key).seen and "pipe" not in report.headline, report.questions
+
+
+def test_a_state_of_another_dtype_is_named(checked) -> None:
+    of_floats = "nn.BatchNorm1d(features)\n        self.norm.num_batches_tracked = torch.zeros(())\n"
+    report = checked(NORMED_RIGHT.replace("nn.BatchNorm1d(features)\n", of_floats), reference=NORMED)
+    question = report.question("state_dict")
+    assert question.seen == "No. Its norm.num_batches_tracked is float32, the reference's is int64.", question
+    assert question.answer is Answer.FAILED and question.advice == "Give it the reference's dtype."
 
 
 SAVES_ITS_OUTPUT = """

@@ -57,6 +57,7 @@ _SEED_OF_FORMS = 48
 _OF_DIMENSIONS = ("kernel_size", "stride", "padding", "output_padding", "dilation")
 _RESETS, _BY_NAME = "reset_parameters()", "With all arguments by name"
 _NO_ITERATOR = "{0}() returns no iterator: next(module.{0}()) raises an exception."
+_OF_LAYER = (":bias", ":class", ":flat")   # asked of a file that stands for nn.ConvTranspose
 _OF_INTERFACE = {   # see `host.module.interface`
     ":bias": ("Without a bias it has no attribute bias. PyTorch's layer has None there.", "Register bias as None."),
     ":class": ("It is no instance of PyTorch's layer: spectral_norm then normalises another matrix.",
@@ -408,7 +409,7 @@ def _interface(trial: TrialRun, case: Case) -> list[Question]:
         for name in there:
             if name.endswith("()") and name[:-2] not in own and (name != _RESETS or ours.as_layer >= theirs.as_layer):
                 lacks.append((f"It has no method {name}. The reference has one.", f"Add {name}."))
-            elif name in _OF_INTERFACE and name not in has and (name not in (":bias", ":class") or ours.as_layer):
+            elif name in _OF_INTERFACE and name not in has and (name not in _OF_LAYER or ours.as_layer):
                 raised = next((n.removeprefix(f"{name} ") for n in has if n.startswith(f"{name} ")), "")
                 said, advice = _OF_INTERFACE[name]
                 lacks.append((said.format(raised if raised.isidentifier() else "an exception"), advice))

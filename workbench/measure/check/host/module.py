@@ -250,15 +250,16 @@ def lifetimes(module: nn.Module, xs: list[torch.Tensor]) -> tuple[str, ...]:
             calls.append(_of_call(module, xs, trains=len(calls) % 2 == 0))
         told = _of_backward(module, xs)
         copied = _called_copy(module, xs)
-        if len(calls) == _FEW:
-            told += tuple(one for one in _PLURAL if any(all(one in of and not of[one].expired() for of in calls[start::2])
-                                                        for start in (0, 1)))
+        there = {one for one in _PLURAL for mode in (calls[::2], calls[1::2]) if len(_left(mode, one)) == _FEW // 2}
         _collect()
     finally:
         (gc.enable if enabled else gc.disable)()
-    left = [sum(one in of and not of[one].expired() for of in calls) for one in _PLURAL]
-    told += ("kept",) if len(calls) == _FEW and max(left) > _FEW // 2 + 1 else ()
-    return (*told, "module") if copied is not None and copied() is not None else told
+    kept = {one for one in _PLURAL if len(_left(calls, one)) > _FEW // 2 + 1}
+    return (*told, *(there - kept), *["kept"][:len(kept)], *["module"][:copied is not None and copied() is not None])
+
+
+def _left(calls: Sequence[dict[str, StorageWeakRef]], one: str) -> list[StorageWeakRef]:
+    return [of[one] for of in calls if one in of and not of[one].expired()]
 
 
 def _of_call(module: nn.Module, xs: list[torch.Tensor], *, trains: bool) -> dict[str, StorageWeakRef]:
@@ -330,7 +331,7 @@ def interface(module: nn.Module, *, as_layer: bool) -> tuple[str, ...]:
         found += [":repr"] if isinstance(repr(module), str) else []
     except Exception as error:   # foreign code
         found += [f":repr {type(error).__name__}"]
-    found += [":flat"] if all(p.is_contiguous() for p in module.parameters()) else []
+    found += [":flat"] if as_layer and all(p.is_contiguous() for p in module.parameters()) else []
     with suppress(Exception):
         found += _parts(module)
     return (*found, *([":hooks"] if _runs_hooks_of_all(module) else []))
