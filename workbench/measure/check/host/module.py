@@ -199,7 +199,7 @@ def only(module: nn.Module, names: Sequence[str]) -> Iterator[None]:
 @contextmanager
 def fresh_grads(module: nn.Module) -> Iterator[None]:
     """No parameter has a gradient yet; afterwards none has one of these."""
-    kept = [(p, p.grad) for p in module.parameters()]
+    kept = [(p, p.grad) for _, p in module.named_parameters()]   # a file's parameters() may give copies
     for p, _ in kept:
         p.grad = None
     try:
@@ -461,7 +461,7 @@ def settings_now() -> Settings:
         "torch.backends.cuda.matmul.allow_tf32": backends.cuda.matmul.allow_tf32,
         "hooks of all modules": [len(hooks) for name, hooks in vars(modules).items()
                                  if name.startswith("_global_") and name.endswith("_hooks")],
-        "threads of Python": threading.active_count()}
+        "the number of threads of Python, which a forked process does not have": threading.active_count()}
     found |= _of_the_process()
     for place, holder in _PLACES.items():
         for name, one in vars(holder).items():
