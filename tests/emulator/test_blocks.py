@@ -167,3 +167,11 @@ def test_lanes_that_have_exited_are_not_waited_for_and_give_nan(kernels: Kernels
     assert kernels("warps")("run_exited", out) == 0
     np.testing.assert_array_equal(out[:12], LANES[8:20])
     assert np.isnan(out[12:]).all()
+
+
+def test_asynchronous_copies_arrive_at_the_wait(kernels: Kernels) -> None:
+    given, out = np.arange(1, 65, dtype=np.float32), np.zeros(128, np.float32)
+    assert kernels("blocks")("run_pipelined", given, out, 1) == 0
+    np.testing.assert_array_equal(out, np.concatenate([given[::-1], np.zeros(64, np.float32)]))
+    assert kernels("blocks")("run_pipelined", given, out, 0) == 0
+    assert np.isnan(out).all()

@@ -28,7 +28,7 @@ from .lines import COUNTED, WRITES_COUNTS, Native
 
 _SHIM = Path(__file__).with_name("torch_cuda_on_cpu.h")
 _CUDA_HEADER = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](?:ATen/cuda|c10/cuda|cuda_runtime|cuda\.h|'
-                          r'cuda_fp16|cuda_bf16|device_launch_parameters)[^>"]*[>"]', re.M)
+                          r'cuda_fp16|cuda_bf16|cuda_pipeline|device_launch_parameters)[^>"]*[>"]', re.M)
 # A copy to the host is a copy here too: host code may read it.
 _TO_HOST = re.compile(r"\.(?:cpu\(\)|to\(\s*(?:torch|at|c10)::kCPU\s*\))")
 _PAGE = mmap.PAGESIZE

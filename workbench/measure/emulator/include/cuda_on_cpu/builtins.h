@@ -334,3 +334,67 @@ inline long long __double_as_longlong(double x) {
 inline double __longlong_as_double(long long x) {
   return cuda_on_cpu::same_bits<double>(x);
 }
+
+// ---- asynchronous copies to shared memory (cuda_pipeline.h) ---------------------------------------------------------
+
+namespace cuda_on_cpu {
+// What a thread has copied and not waited for yet. It is copied only at the wait, so a missing wait gives wrong results.
+struct PipelineCopies {
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes, zeros;
+    long group;
+  };
+  Copy* copies;
+  int count, capacity;
+  long committed;  // groups closed so far
+
+  void clear() {
+    count = 0;
+    committed = 0;
+  }
+  void release() { free(copies); }
+  void add(const Copy& copy) {
+    if (count == capacity) {
+      capacity = capacity == 0 ? 16 : 2 * capacity;
+      copies = static_cast<Copy*>(realloc(copies, static_cast<size_t>(capacity) * sizeof(Copy)));
+    }
+    copies[count++] = copy;
+  }
+  void finish_all_but(size_t pending) {
+    int kept = 0;
+    for (int i = 0; i < count; ++i) {
+      const Copy copy = copies[i];
+      if (copy.group >= committed - static_cast<long>(pending)) {
+        copies[kept++] = copy;
+        continue;
+      }
+      memcpy(copy.to, copy.from, copy.bytes - copy.zeros);
+      memset(static_cast<char*>(copy.to) + copy.bytes - copy.zeros, 0, copy.zeros);
+    }
+    count = kept;
+  }
+};
+}  // namespace cuda_on_cpu
+
+inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes, size_t zeros = 0) {
+  if ((bytes != 4 && bytes != 8 && bytes != 16) || zeros > bytes) {
+    cuda_on_cpu::stop(cudaErrorInvalidValue, "__pipeline_memcpy_async: %zu bytes, %zu of them zero; it copies 4, 8 or 16",
+                      bytes, zeros);
+  }
+  if (!__isShared(to)) {
+    cuda_on_cpu::stop(cudaErrorIllegalAddress, "__pipeline_memcpy_async: the destination is not shared memory");
+  }
+  if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) {
+    cuda_on_cpu::stop(cudaErrorMisalignedAddress, "__pipeline_memcpy_async: an address is not a multiple of %zu bytes", bytes);
+  }
+  auto& mine = cuda_on_cpu::thread_storage<cuda_on_cpu::PipelineCopies>();
+  mine.add({to, from, bytes, zeros, mine.committed});
+}
+inline void __pipeline_commit() {
+  ++cuda_on_cpu::thread_storage<cuda_on_cpu::PipelineCopies>().committed;
+}
+inline void __pipeline_wait_prior(size_t pending) {
+  cuda_on_cpu::thread_storage<cuda_on_cpu::PipelineCopies>().finish_all_but(pending);
+}
