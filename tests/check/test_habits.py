@@ -218,7 +218,8 @@ def test_smooth_values_other_sizes_of_the_output_and_equal_values(checked, name:
     pytest.param("maximum_from_minus_1e4", "With 1e9 subtracted from one row: ", marks=pytest.mark.long),
     ("takes_every_label", "With -100 in every other place of the whole numbers: "),
     ("mask_is_a_prefix", "With the masks of booleans flipped: "),
-    ("nan_gradient_of_padding", "With a row of equal whole numbers: "), ("relu_without_nan", "With one NaN among the inputs: "),
+    ("nan_gradient_of_padding", "With a sample of whole numbers that are 0: "),
+    ("relu_without_nan", "With one NaN among the inputs: "),
     ("layer_by_fft", "With one value 1e20 times larger than the others: ")])
 def test_values_of_masks_padding_and_labels_are_a_warning(checked, name: str, words: str) -> None:
     report = checked(modules()[name], reference=reference(next(a.reference for a in attacks() if a.name == name)))

@@ -32,7 +32,7 @@ from .module import (
     saved_and_loaded,
 )
 
-_monotonic, _set_num_threads = time.monotonic, torch.set_num_threads   # taken before a foreign file may replace them
+_monotonic = time.monotonic   # taken before a foreign file may replace it
 _FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
 _LARGER, _PART = 2.0**13, 0.75   # factor of a grad_output; of a sum, so that no gradient is 1
 _RECORDS = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
@@ -430,13 +430,13 @@ def _deterministic(this: _Round) -> tuple[tuple[str, ...], Tensors]:
 
 
 def _with_threads(count: int, this: _Round) -> tuple[tuple[str, ...], Tensors]:
-    """With so many threads of PyTorch's operators."""
-    usual = torch.get_num_threads()
-    _set_num_threads(count)
+    """Where torch.get_num_threads() is that number. The number itself stays: a forked process cannot start such threads."""
+    usual = torch.get_num_threads
+    setattr(torch, "get_num_threads", lambda: count)  # noqa: B010
     try:
         return this.called()
     finally:
-        _set_num_threads(usual)
+        setattr(torch, "get_num_threads", usual)  # noqa: B010
 
 
 def _first_call(this: _Round) -> tuple[tuple[str, ...], Tensors]:

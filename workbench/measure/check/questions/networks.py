@@ -58,7 +58,7 @@ _COPIES = {"copy": "A copy, after the original's parameters were set to zero", "
            "changed": "A copy whose parameters have changed in place"}
 OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
 _DETERMINISTIC = "Under torch.use_deterministic_algorithms(True)"
-_WITH_THREADS, _THREADS = "After torch.set_num_threads", (3, 5, 8)
+_WITH_THREADS, _THREADS = "Where torch.get_num_threads() is", (3, 5, 8)
 _BATCH, _FEW_VALUES = 11, 1 << 17   # no number of threads divides it; values of its inputs
 _NO_HOOK, _A_VIEW = "It does not run backward hooks.", "is a view and is being modified inplace"
 
@@ -243,7 +243,7 @@ class OfNetworks(OtherCalls):
 
     def _with_threads(self) -> str:
         """Where PyTorch's operators have another number of threads."""
-        return self._as_trained({f"{n} threads": f"{_WITH_THREADS}({n})" for n in _THREADS}, self._many_samples)
+        return self._as_trained({f"{n} threads": f"{_WITH_THREADS} {n}" for n in _THREADS}, self._many_samples)
 
     @cached_property
     def _many_samples(self) -> Outcome:
