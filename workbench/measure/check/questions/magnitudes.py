@@ -56,7 +56,8 @@ _KEY, _QUESTION = "range", "Keeps the range of float32?"
 # The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
 _MOST_OWN = 1e-3
 _ROUNDINGS = 6
-_CUT_OFF, _ENOUGH, _LITTLE_OF_RMS = 0.1, 256, 1 / 16   # of a last place; outputs; of the root mean square
+_CUT_OFF, _ENOUGH, _LITTLE_OF_RMS = 0.05, 256, 1 / 16   # of a last place; outputs; of the root mean square
+_FIVE_SIGMA = 5 / 12**0.5   # of the mean of rounding errors, times the root of their number
 _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
 
@@ -110,7 +111,7 @@ def rounded(trial: TrialRun, given: Outcome) -> list[Question]:
     place = torch.exp2(truth[usual].abs().log2().floor()) * torch.finfo(dtype).eps
     mine, own = (float(((v.double().flatten()[usual] - truth[usual]) * truth[usual].sign() / place).mean())
                  for v in (given.got["output"], given.own["output"]))
-    if not mine < -_CUT_OFF or abs(own) > _CUT_OFF / 2:
+    if not mine < -max(_CUT_OFF, _FIVE_SIGMA / int(usual.sum())**0.5) or abs(own) > _CUT_OFF / 2:
         return []
     return [Question("rounding", "Rounds results to the nearest?", Answer.WARNED,
                      f"No. On average its outputs are {-mine:.2f} of a last place too near to zero, PyTorch's {abs(own):.2f}: "
