@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from workbench.core.answers import Answer
+from workbench.core.layer import ConvTranspose, Workload
 from workbench.drive.checking import selftest
 from workbench.drive.checking.attacks import attacks
-from workbench.drive.checking.check import Check, CheckRequest, check, judge_process
+from workbench.drive.checking.check import Check, CheckRequest, check, judge_process, workload_reference
 from workbench.measure.check.foreign.replies import InlineCall, Ran
 from workbench.measure.check.party import Party
 from workbench.measure.check.text import reached
@@ -266,3 +267,20 @@ def test_a_report_names_what_no_question_has_run(checked) -> None:
     assert question.answer is Answer.NOTE and f"line {line} (`x.shape[0] == 97` is never true)" in question.seen
     report = checked(models.RIGHT)
     assert report.question("reached").answer is Answer.PASSED and report.badge.endswith("PASSED")
+
+
+@pytest.mark.parametrize(("tensor", "beside"), [("x", "size"), ("x", "-16"), ("self.weight", "size")])
+def test_a_read_beside_a_tensor_ends_the_process(checked, tensor: str, beside: str) -> None:
+    """16 bytes before or behind it, also if the value is not used."""
+    report = checked(f"""import ctypes
+from torch import nn
+
+
+class ModelNew(nn.ConvTranspose2d):
+    def forward(self, x, output_size=None):
+        size = {tensor}.numel() * {tensor}.element_size() // 16 * 16 + 16
+        ctypes.c_float.from_address({tensor}.data_ptr() + {beside}).value
+        return super().forward(x, output_size)
+""", reference=workload_reference(Workload(ConvTranspose(2, 4, 6, 3, stride=2, padding=1), 1, (8, 9)))[0])
+    assert "WORKER_DIED" in failed(report).values(), report.headline
+    assert any("SIGSEGV: an address outside its memory" in q.seen for q in report.questions)

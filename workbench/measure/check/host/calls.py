@@ -126,7 +126,8 @@ def guarded(tensor: torch.Tensor, *, at_end: bool = True) -> torch.Tensor:
     memory = mmap.mmap(-1, room + 2 * page)
     start = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
     for address in (start, start + page + room):
-        _libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(page), 0)
+        if _libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(page), 0):
+            raise OSError("mprotect: a page beside a tensor cannot be closed")
     offset = page + (room - size) // _ALIGNED * _ALIGNED * at_end
     copy = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=offset).view(tensor.shape)
     return copy.copy_(tensor)

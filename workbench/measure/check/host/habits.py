@@ -300,9 +300,12 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
     results = [*saved, output.detach(), plain, *grads, *unversioned]
     names = []
     with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):  # not of every module, a scripted one for example
+        closed = {n: torch.nn.Parameter(guarded(v.contiguous())) for n, v in zip(request.parameters, values, strict=True)}
+        with stateless._reparametrize_module(module, closed, tie_weights=True):   # type: ignore[arg-type]
+            module(*xs)   # a read beside a parameter ends the process
         for layout in request.layouts:
             others: dict[str, torch.Tensor] = {
-                n: torch.nn.Parameter(laid_out(v, layout) if v.dim() in (4, 5) or layout == "reversed" else guarded(v.detach()))
+                n: torch.nn.Parameter(laid_out(v, layout if v.dim() in (4, 5) or layout == "reversed" else "contiguous"))
                 for n, v in zip(request.parameters, values, strict=True)}
             xs = [x.detach() for x in xs]
             wanted = [xs[int(n[6:])].requires_grad_() if n.startswith("input ") else others.get(n, parameters[n])
