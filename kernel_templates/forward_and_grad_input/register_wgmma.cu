@@ -6,7 +6,7 @@ idea      = "Rows of the source are copied as they lie in memory; each multiplyi
 precision = ["tf32", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = ["layer.kernel_w <= 32 and layer.stride_w <= 32", "reach <= 128", "blocks * n <= 256", "stages >= 2",
-             "base_stages >= 2", "not has_room or merged in (1, 2, 4, 8, 16)", "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28", "packed <= 2 ** 26"]
+             "base_stages >= 2", "max(layer.padding_w, layer.padding_h, layer.padding_d) < 2 ** 28", "packed <= 2 ** 26"]
 min_sm    = 90
 arch      = "sm_90a"
 kernel    = "multiply_source_rows"
@@ -15,6 +15,7 @@ kernel    = "multiply_source_rows"
 ROWS      = {values = [0, 64, 128], default = 0, help = "positions of a warpgroup (0: automatic)"}
 COLUMNS   = {values = [0, 32, 64, 96, 128, 192, 256], default = 0, help = "channels times residues of a tile, at most (0: automatic)"}
 UNITS     = {values = [0, 2, 4, 8, 16], default = 0, help = "units of 16 bytes of K in a stage (0: automatic)"}
+DIRECT    = {values = [0, 1], default = 0, help = "1: each thread stores its own results; 0: through shared memory, where that is possible"}
 
 [derived]
 forward     = "direction == 'forward'"
@@ -47,7 +48,7 @@ unit_bytes  = "16 * (channels * row + columns)"
 all_units   = "ceil_div(k * pack, e)"
 odd_bytes   = "512 * layer.stride_w * (8 + element_bytes) if forward and layer.stride_w in (3, 5, 7) else 0"
 of_position = "(layer.stride_w if forward else 1) * element_bytes"
-has_room    = "(not forward or layer.kernel_w >= layer.stride_w) and of_position in (2, 4, 8, 16, 32)"
+has_room    = "DIRECT == 0 and (not forward or layer.kernel_w >= layer.stride_w) and of_position in (2, 4, 8, 16, 32) and merged * of_position <= 32"
 room        = "2048 * merged * of_position if has_room else odd_bytes"
 biases      = "layer.groups * ceil_div(m, ct) * ct if forward and layer.has_bias == 1 else 0"
 bias_bytes  = "ceil_div(4 * biases, 128) * 128 if biases <= 1024 else 0"

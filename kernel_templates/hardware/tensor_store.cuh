@@ -106,13 +106,6 @@ cudaError_t make_tensor_map(TensorMap& map, Scalar* data, const long long (&size
 #endif
 }
 
-// Call it between ordinary writes of a box and the barrier after which a warp stores it.
-__device__ __forceinline__ void stores_see_writes() {
-#if !defined(__CUDACPU__) && __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 // All lanes of a warp call it with the same values, and one stores. `from`: the box. `w`, `row`, `channel`, `n`: its first place in
 // the tensor; a negative one is an illegal instruction. Values beyond the end of a dimension are not stored. `map` is part of a
 // __grid_constant__ parameter.

@@ -224,7 +224,8 @@ __device__ __forceinline__ void wgmma_fence() {
 #endif
 }
 
-// Call it between ordinary writes to shared memory and the products that read them, before or after their barrier.
+// Call it between ordinary writes to shared memory and the products or tensor stores that read them, before the barrier, or
+// for products also after it.
 __device__ __forceinline__ void products_see_writes() {
 #if !defined(__CUDACPU__) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -18,12 +18,13 @@ struct SourceRowsPlan : GatherPlan<Layer, Tune, is_forward> {
   static constexpr int FAR = is_forward ? Base::LOW + Base::REACH : (Base::KW - 1) * Base::DW - Base::PW;
   static constexpr int LEAD = is_forward ? -Base::LOW : Base::PW, BEFORE = LEAD > 0 ? ceil_div(LEAD, E) * E : 0;
 
-  // store.cuh. HAS_ROOM: there is room for pieces. ORDERS: pieces are used, because every result along W has a tap. With a dilation
-  // that can be false although there is room; the header knows only HAS_ROOM.
+  // store.cuh. HAS_ROOM: there is room for pieces, at most 16 KB for 8 channels. ORDERS: pieces are used, because every result
+  // along W has a tap. With a dilation that can be false although there is room; the header knows only HAS_ROOM.
   static constexpr int RESULTS = is_forward ? Base::S : 1, OF_POSITION = RESULTS * SIZE;  // bytes
-  static constexpr bool HAS_ROOM = Base::KW >= RESULTS && OF_POSITION <= 32 && (RESULTS & (RESULTS - 1)) == 0;
-  static constexpr bool ORDERS = HAS_ROOM && (!is_forward || Base::SLOTS == Base::S);
   static constexpr int PIECE = 8 * 64 * OF_POSITION * Base::MERGED;  // bytes of 8 channels
+  static constexpr bool HAS_ROOM = Tune::DIRECT == 0 && Base::KW >= RESULTS && OF_POSITION <= 32 &&
+                                   (RESULTS & (RESULTS - 1)) == 0 && PIECE <= 16384;
+  static constexpr bool ORDERS = HAS_ROOM && (!is_forward || Base::SLOTS == Base::S);
   static constexpr int ROOM = HAS_ROOM ? 4 * PIECE : Base::ODD_BYTES;  // at least: two pieces for each multiplying warpgroup
   static constexpr int ALL_COLUMNS = Base::GROUPS * Base::TILES * Base::CT;
   static constexpr int BIASES = Base::HAS_BIAS && ALL_COLUMNS <= 1024 ? ALL_COLUMNS : 0;  // kept in shared memory, as floats

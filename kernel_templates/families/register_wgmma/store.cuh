@@ -107,11 +107,11 @@ struct BoxPlaces {
 };
 
 // Where a thread's vectors lie in the result: N bytes at the same place of every AT_ONCE-th channel, or PLACES such
-// vectors of every channel. OF_CHANNEL must be a power of two; the header refuses other layers (merged).
+// vectors of every channel. Some threads have none, or one less, if OF_CHANNEL is no power of two.
 template <class P, int N>
 struct VectorPlaces {
   static constexpr int OF_RESIDUE = 64 * P::OF_POSITION / N, OF_CHANNEL = OF_RESIDUE * P::MERGED;
-  static constexpr int PLACES = OF_CHANNEL > 128 ? OF_CHANNEL / 128 : 1, AT_ONCE = OF_CHANNEL < 128 ? 128 / OF_CHANNEL : 1;
+  static constexpr int PLACES = ceil_div(OF_CHANNEL, 128), AT_ONCE = OF_CHANNEL < 128 ? 128 / OF_CHANNEL : 1;
   typename P::Scalar* to[PLACES];  // in the thread's first channel
   bool exists[PLACES];
 
@@ -125,6 +125,8 @@ struct VectorPlaces {
       const GatherTarget t = gather_target<P>(a, item, warp / 4 * P::ROWS + block * 64 + result / P::RESULTS);
       const int d = t.d + (P::FORWARD ? residue / P::SH : 0), h = t.h + (P::FORWARD ? residue % P::SH : 0);
       exists[i] = d < a.result_d && h < a.result_h;
+      if constexpr (128 * PLACES != AT_ONCE * OF_CHANNEL)
+        exists[i] = exists[i] && vector < OF_CHANNEL && thread / OF_CHANNEL < AT_ONCE;
       to[i] = a.result + t.at + (item.channel + thread / OF_CHANNEL) * a.result_volume + (1LL * d * a.result_h + h) * a.result_w +
               t.w + result % P::RESULTS;
     }
@@ -164,7 +166,7 @@ __device__ __forceinline__ void store_pieces(const SourceRowsArguments<typename 
       write_piece<P, WIDTH>(piece, [&](auto which, auto eight, int i) {
         return sum(block, which, Constant<GROUP * (P::STORED / 8) + decltype(eight)::value>{}, i);
       });
-      stores_see_writes();
+      products_see_writes();
       warps_meet<128>(barrier);
       places.store(a, piece, item.channel + GROUP * P::STORED, warp);
     });
