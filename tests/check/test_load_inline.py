@@ -172,6 +172,10 @@ def test_findings_in_the_text() -> None:
                        ("atomicAdd(&n[f(i)], 1.0f)", False)):
         hints = cuda_sources.findings("", [_call(f"__global__ void k(float* y) {{ {line}; }}")])
         assert [f.about for f in hints] == ["bits"] * sums, line
+    for lines, shared in (("static torch::Tensor kept;\nvoid f() { kept = torch::empty(8); }", True),
+                          ("static float* kept = nullptr;\nvoid f() { cudaMalloc((void**)&kept, 8); }", True),
+                          ("static torch::Tensor none;\nvoid f() { torch::Tensor kept; kept = none; }", False)):
+        assert [f.about for f in cuda_sources.findings("", [_call(lines)])] == ["shared"] * shared, lines
 
 
 # A right file that works on a stream of its own, between events, and measures how long.

@@ -440,3 +440,59 @@ def get_init_inputs():
     text = reference.replace("Model(", "ModelNew(").split("def get_inputs")[0]
     report = checked(text.replace("WIDTHS", "widths"), reference=reference.replace("WIDTHS", "list(widths)"))
     assert failed(report) == {} and "widths=[7, 4]" in report.question("other_arguments").seen, report.questions
+
+
+ADDS_AT_PLACES = """
+import torch
+from torch import nn
+
+
+class ModelNew(nn.ConvTranspose1d):
+    def forward(self, x):
+        (s,), (p,), (d,), k, n = self.stride, self.padding, self.dilation, self.weight.shape[2], x.shape[2]
+        to = (torch.arange(k)[:, None] * d + torch.arange(n) * s).flatten()
+        parts = torch.einsum("bgil,giok->bgokl", x.unflatten(1, (self.groups, -1)), self.weight.unflatten(0, (self.groups, -1)))
+        y = x.new_zeros(len(x), self.out_channels, (n - 1) * s + (k - 1) * d + self.output_padding[0] + 1)
+        y = y.index_add(2, to, parts.reshape(len(x), -1, k * n))
+        y = y[..., p:y.shape[2] - p]
+        return y if self.bias is None else y + self.bias[:, None]
+"""
+KEEPS_A_TABLE = """
+import functools
+import torch
+from torch import nn
+
+
+@functools.lru_cache
+def table(n):
+    return torch.arange(n).float().cos()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.linear(x) * table(x.shape[1]).to(x.dtype)[:, None]
+
+
+def get_inputs():
+    return [torch.randn(3, 9, 6)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("text", "reference", "keys"), [
+    (ADDS_AT_PLACES, models.LAYER.replace("2, 3, 9", "2, 8, 33").replace("[3, 4, 3, 2]", "[8, 12, 5, 2, 1]"), ["other_values"]),
+    (KEEPS_A_TABLE.replace("Model(", "ModelNew("), KEEPS_A_TABLE, ["modes", "bfloat16"]),
+    (models.REFERENCE.replace("Model(", "ModelNew(").replace("torch.relu(", "torch.relu(x) + torch.relu("),
+     models.REFERENCE.replace("torch.relu(", "x.clamp(min=0) + torch.relu("), ["other_values"])],
+    ids=["a product with a zero beside the input", "a table of the reference, too", "a jump at zero"])
+def test_of_what_the_reference_itself_does_nobody_is_warned(checked, text: str, reference: str, keys: list[str]) -> None:
+    report = checked(text, reference=reference)
+    assert failed(report) == {} and [report.question(key).answer for key in keys] == [Answer.PASSED] * len(keys), \
+        [report.question(key) for key in keys]

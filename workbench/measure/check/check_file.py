@@ -39,7 +39,7 @@ from .foreign.replies import InlineCall, Loaded, Made, Structure
 from .host.module import INTERFACE
 from .party import Construction, Party, by_name, unlike
 from .progress import Progress
-from .questions import other_values
+from .questions import apart
 from .questions.cases import Case, Setting, changed, few_channels, positional, setting_of
 from .questions.drawn import Drawn, left_out
 from .text import cuda_sources, reached
@@ -53,7 +53,7 @@ _MANY_VALUES = 1 << 22    # bytes of x and the output; fewer are sent fast enoug
 # times take more. `_OPEN`: how many windows are open at a time.
 _WINDOWS, _WINDOW_MORE, _OPEN = ((16, 112), (8, 80)), 64 << 20, 3
 
-_SEED_OF_FORMS = 48
+_SEED_OF_FORMS, _INPUT = 48, "input"   # the name of the first argument of forward of PyTorch's layers
 _OF_DIMENSIONS = ("kernel_size", "stride", "padding", "output_padding", "dilation")
 _RESETS, _BY_NAME = "reset_parameters()", "With all arguments by name"
 _NO_ITERATOR = "{0}() returns no iterator: next(module.{0}()) raises an exception."
@@ -182,7 +182,7 @@ class _Check:
             trial.takes_size = reference.loaded.takes_size and self.candidate.load().takes_size
             inputs = len(given) + len(ast.literal_eval(reference.numbers))
             options = reference.loaded.not_given(inputs)
-            self._options(options, inputs)
+            self._options(options, inputs, of_pytorch=bool(reference.structure) and not reference.structure.attribute)
             left = tuple(n for n in options if n != "output_size")
             left += ("output_size",) * (reference.loaded.takes_size and not trial.takes_size)
             self.progress.known = replace(self.progress.known, options=left)
@@ -199,7 +199,7 @@ class _Check:
             right = any(q.key == "values" and q.answer is Answer.PASSED for q in self.questions)
             if trial.drawn and right and not trial.candidate.given_up:
                 self.candidate.note_what_ran()   # the last of these calls may end the process
-                self.questions += other_values.of_other_inputs(trial, case)
+                self.questions += apart.of_other_inputs(trial, case)
             answers = {q.key: q.answer for q in self.questions}
             if Answer.FAILED not in answers.values() and answers.get("values") is Answer.PASSED:
                 self.candidate.note_what_ran()
@@ -299,11 +299,14 @@ class _Check:
                                        "Compute in float32 if you need its accuracy."))
         return name
 
-    def _options(self, options: tuple[str, ...], inputs: int) -> None:
+    def _options(self, options: tuple[str, ...], inputs: int, *, of_pytorch: bool) -> None:
         """Warn of options of the reference's forward that get_inputs() does not give and the file's forward does not have. No
-        calls with these options are made. A note on other names of the inputs; the first one has any name."""
+        calls with these options are made. A note on other names of the inputs; the first one has any name. Of a file that
+        stands for nn.ConvTranspose that one counts, too, if the reference's forward is that of PyTorch (`of_pytorch`)."""
         ours, theirs = self.candidate.load(), self.reference.load()
         pairs = [(a, b) for a, b in list(zip(theirs.forward, ours.forward, strict=False))[1:inputs] if a != b]
+        if of_pytorch and ours.as_layer and not theirs.forward and ours.forward[:1] not in ((), (_INPUT,)):
+            pairs.insert(0, (_INPUT, ours.forward[0]))
         if pairs:
             self.questions.append(Question(
                 "names", "Names the arguments of forward alike?", Answer.NOTE,

@@ -23,7 +23,7 @@ from .foreign.process import Ended, Raised
 from .foreign.replies import Output
 from .party import Party, unlike
 from .progress import Progress
-from .questions import cases, drawn, gpu_questions, habits, kernelbench, magnitudes, networks, other_values, shrink
+from .questions import apart, cases, drawn, habits, kernelbench, magnitudes, networks, other_values, shrink
 from .questions.cases import Case
 from .text.advice import advice_for_construction
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits
@@ -97,7 +97,7 @@ class Examination:
         self._others("empty_batch", [cases.with_batch(small, 0, "an empty batch")], gradients)
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "streams, memory"))
-            self.questions += gpu_questions.ask(self.trial, self.given, given)
+            self.questions += apart.ask(self.trial, self.given, given)
         if not given.problems:  # no later question needs the other tensors, and they may be large
             given = Outcome(self.given, inputs=given.inputs, state=given.state, got={"output": given.got["output"]})
         self._kernelbench()
@@ -107,13 +107,13 @@ class Examination:
             self._daily_use(small, gradients)
         if self.trial.device != "cpu" and not broken:
             self.emit(Event("check", "graphs, torch.compile"))
-            self.questions += gpu_questions.ask_last(self.trial, self.given, given)
+            self.questions += apart.ask_last(self.trial, self.given, given)
         if not broken and self.first_wrong is None:
-            self.questions += magnitudes.in_other_types(self.trial, small)
+            self.questions += apart.in_other_types(self.trial, small)
         if self.first_wrong is not None and self.given.setting.layer is not None:
             shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
         elif self.given.setting.layer is not None and not broken and not self.trial.candidate.given_up:
-            self.questions += [*networks.later_bias(self.trial, small), *networks.refuses(self.trial, small, given.state)]
+            self.questions += [*apart.later_bias(self.trial, small), *apart.refuses(self.trial, small, given.state)]
 
     def _daily_use(self, small: Case, gradients: bool) -> None:
         self.emit(Event("check", "without gradients, after .eval(), twice at once"))

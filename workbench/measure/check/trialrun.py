@@ -115,7 +115,7 @@ class TrialRun:
         self.parameters: list[str] = []   # of the reference's constructor
         self.defaults: dict[str, Default] = {}   # of those parameters whose defaults are known
         self.words: dict[str, tuple[str, ...]] = {}   # what the reference's text compares them with
-        self.convolves = False   # whether the reference does, in a layer of PyTorch's
+        self.convolves, self.seen = False, set[int]()   # whether PyTorch does, in a layer; sizes of inputs and outputs so far
         self.explained: Callable[[TrialRun, Outcome], bool] = lambda trial, outcome: False  # see `magnitudes`
         self.declared = ""       # the precision that the file declares for float32
         self.of_float32 = "ieee" if device == "cpu" else "tf32"  # what PyTorch's default allows: convolutions alone, on a GPU
@@ -168,6 +168,7 @@ class TrialRun:
             outcome.own = {} if case.integers else self.own(outcome)  # it may not take inputs in that memory format
         except Raised as error:
             raise NotForReference(error.sentence) from error
+        self.seen.update(*case.shapes, *(y.shape for y in truth[:1]))
         if values is None and truth and grad_output is not None and truth[0].shape != grad_output.shape:
             self._shapes.pop((case.setting, case.shapes), None)  # the shape depends on the values
             _ended(early)

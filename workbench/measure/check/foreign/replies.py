@@ -268,7 +268,8 @@ class Left(Answer):
     output; `settings`: settings of torch that have changed since before the file was loaded; `idle`: names of its load_inline
     calls whose kernels the emulator has not run; `resets`: parameters that reset_parameters() does not draw anew; `scattered`:
     tensors whose gradients are not contiguous; `attributes`: tensors of the module that a call has set and that are no
-    parameters or buffers; `norms` of these; `trained`: those that have a gradient."""
+    parameters or buffers; `norms` of these; `trained`: those that have a gradient; `drew`: whether some plain call so far, as
+    the first one with a shape, has drawn random numbers."""
 
     state: tuple[str, ...]
     frozen: tuple[str, ...]
@@ -284,6 +285,7 @@ class Left(Answer):
     attributes: tuple[str, ...] = ()
     norms: tuple[float, ...] = ()
     trained: tuple[str, ...] = ()
+    drew: bool = False
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ _KEPT_BYTES = 1 << 26   # of outputs
 _CHOICES_S = 15.0
 _AGAIN = 4   # calls with one weight: another one may then lie where an earlier one lay
 _THREADS_S, _REST_S = 0.1, 2e-5
+_RECORDS = (torch.enable_grad, torch.no_grad, torch.inference_mode)
 
 
 def no_grad(module: torch.nn.Module, request: NoGrad, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
@@ -266,8 +267,8 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
 def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Parameters that were changed in place, as an optimizer does: what state_dict() then has of them, output, output
     under no_grad, and gradients. Then the output after one value of each was changed through .data, which no version counts,
-    also under no_grad. Then for each of `layouts` output and gradients with other Parameter objects of these values in their
-    place, whose memory has that layout; the answer names the gradients of each."""
+    also under no_grad and in inference_mode. Then for each of `layouts` output and gradients with other Parameter objects of
+    these values in their place, whose memory has that layout; the answer names the gradients of each."""
     count = len(tensors) - len(request.parameters)
     values = [v.to(device) for v in tensors[count:]]
     (xs,), grad_outputs = sets_of(request, tensors[:count], device)
@@ -287,14 +288,15 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
         with torch.no_grad():
             plain = module(*xs).detach()
         overwrite(parameters, request.parameters, [_but_for_one(v, k) for v, k in zip(values, kept, strict=True)])
-        module(*xs)
-        with torch.no_grad():
-            module(*xs)
+        for records in _RECORDS:
+            with records():
+                module(*xs)
         for name, value in zip(request.parameters, values, strict=True):
             parameters[name].data.copy_(value)
-        unversioned = [module(*xs).detach()]
-        with torch.no_grad():
-            unversioned.append(module(*xs).detach())
+        unversioned = []
+        for records in _RECORDS:
+            with records():
+                unversioned.append(module(*xs).detach().clone())
     finally:
         overwrite(parameters, request.parameters, kept)
     results = [*saved, output.detach(), plain, *grads, *unversioned]
@@ -331,8 +333,8 @@ def _but_for_one(values: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
 
 def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """The weights are computed in each call: they are the parameters times a factor. The output without gradients for each
-    factor, then the gradients for the last one. Each factor is used in several calls, whose weights lie in other memory. The
-    largest difference between them is added to the first output."""
+    factor, then the gradients for the last one. Each factor is used in several calls, whose weights lie in other memory; the
+    last one is in inference_mode. The largest difference between them is added to the first output."""
     (xs,), grad_outputs = sets_of(request, tensors, device)
     times = Times()
     owners = [(module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in request.parameters]
@@ -346,8 +348,10 @@ def parametrized(module: torch.nn.Module, request: Parametrized, tensors: Tensor
             for times.factor in request.factors:
                 first = module(*xs).clone()
                 apart = torch.zeros_like(first)
-                for _ in range(_AGAIN):
-                    apart = torch.maximum(apart, (module(*xs) - first).abs())
+                for again in range(_AGAIN):
+                    with _RECORDS[1 + (again == _AGAIN - 1)]():
+                        output = module(*xs)
+                    apart = torch.maximum(apart, (output - first).abs())
                 results.append(first + apart)
         if not grad_outputs:
             return Habit(), results

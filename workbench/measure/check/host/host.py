@@ -13,6 +13,7 @@ import inspect
 import linecache
 import math
 import os
+import random
 import re
 import sys
 import time
@@ -99,6 +100,7 @@ class Host:
         self.batch = calls.Batches()
         self.settings: Settings = {}   # before the file was loaded
         self.seeded: tuple[str, ...] = ()   # generators whose state the import of the file has changed
+        self.drew = False   # whether a plain call has drawn random numbers
         self.lines = Recorder()
         self.window: Window | None = None   # through which large tensors come and go
 
@@ -106,7 +108,9 @@ class Host:
         """What the operation gives: the answer of its type, and tensors."""
         self.lines.switch(on=request.op not in _NOT_RECORDED)
         if isinstance(request, OfModule) and request.op in _CALLS:
+            before = _generators(self.device) if request.op == "call" else None
             given: tuple[R, Tensors] = _CALLS[request.op](self.modules[request.module], request, tensors, self.device)
+            self.drew = self.drew or before is not None and before != _generators(self.device)
             self.loaded.raise_what_cuda_says()
         else:
             given = getattr(self, request.op)(request, tensors)
@@ -117,7 +121,7 @@ class Host:
 
     def load(self, request: requests.Load, tensors: Tensors) -> tuple[Loaded, Tensors]:
         """Run the file. Answers the constructor's parameters and the load_inline calls it made."""
-        self.device = request.device
+        self.device, self.drew = request.device, False
         if self.device != "cpu":
             torch.cuda.set_device(self.device)
             torch.ones(1, device=self.device)
@@ -214,7 +218,7 @@ class Host:
         """The habit `left`, which needs data that the host keeps."""
         found, results = habits.left(self.modules[request.module], request, tensors, self.device, self.settings)
         self.loaded.raise_what_cuda_says()
-        return replace(found, idle=self.loaded.idle, settings=(*self.seeded, *found.settings)), results
+        return replace(found, idle=self.loaded.idle, drew=self.drew, settings=(*self.seeded, *found.settings)), results
 
     def two_instances(self, request: requests.TwoInstances, tensors: Tensors) -> tuple[Habit, Tensors]:
         found = networks.two_instances(self.modules[request.module], self.modules[request.other], request, tensors, self.device)
@@ -245,6 +249,12 @@ class Host:
 
     def run(self, request: requests.Run, tensors: Tensors) -> tuple[Done | NoWay, Tensors]:
         return self.batch.timed(request)
+
+
+def _generators(device: str) -> tuple[object, ...]:
+    """The states of the generators of torch and Python, as they are: much faster than their checksums."""
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), *(
+        [] if device == "cpu" else [torch.cuda.get_rng_state(device).numpy().tobytes()])
 
 
 def _is_known(default: Any) -> bool:

@@ -84,11 +84,12 @@ class Times(nn.Module):
         if torch.is_grad_enabled():
             return parameter * self.factor
         place = next((p for p in self.places if (p.shape, p.dtype) == (parameter.shape, parameter.dtype) and _alone(p)), None)
-        if place is None:
-            place = torch.empty_like(parameter)
-            self.places.append(place)
-        place.copy_(parameter * self.factor)
-        return place.data   # as a new tensor, of version 0
+        with torch.inference_mode(False), torch.no_grad():   # a weight that is made outside inference_mode and used inside
+            if place is None:
+                place = torch.empty_like(parameter)
+                self.places.append(place)
+            place.copy_(parameter * self.factor)
+            return place.data   # as a new tensor, of version 0
 
 
 def _alone(tensor: torch.Tensor) -> bool:

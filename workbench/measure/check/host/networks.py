@@ -35,6 +35,7 @@ from .module import (
 _monotonic = time.monotonic   # taken before a foreign file may replace it
 _FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
 _LARGER, _PART = 2.0**13, 0.75   # factor of a grad_output; of a sum, so that no gradient is 1
+_BFLOAT16 = "bfloat16"
 _RECORDS = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 _STEP, _SLOPE = 1e-5, 1e-3   # by which inputs are moved; how far off the slope may then be
 _MODES_S = 3.0   # no further mode after so many seconds: a file may be compiled again in each
@@ -100,14 +101,16 @@ def two_instances(module: torch.nn.Module, other: torch.nn.Module, request: TwoI
 
 
 def copied(module: torch.nn.Module, request: Copied, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
-    """Output and gradients of a deep copy, and of what torch.save and torch.load give, after the parameters of the original
-    have become zero. The second one is missing if the module cannot be saved: a handle of an extension cannot. Then those for
-    the second inputs, if any, after the parameters of the deep copy have got new values in place."""
+    """Output and gradients of a deep copy, and of what torch.save and torch.load give (missing if the module cannot be saved),
+    after the parameters of the original have become zero. Before, the original is called with the output of another operation.
+    Then those for the second inputs, if any, after the parameters of the deep copy have got new values in place."""
     count = len(tensors) - len(request.parameters)
     values = [v.to(device) for v in tensors[count:]]
     sets, grad_outputs = sets_of(request, tensors[:count], device)
     parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
     kept = [p.detach().clone() for p in parameters.values()]
+    with as_it_was(module), contextlib.suppress(Exception):   # foreign code
+        module(*[x.clone().requires_grad_().mul(1) if x.is_floating_point() else x for x in sets[0]])
     others = {"copy": copy.deepcopy(module)}
     with contextlib.suppress(Exception):   # foreign code
         others["saved"] = saved_and_loaded(module)
@@ -256,8 +259,9 @@ def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, de
 
 def in_modes(module: torch.nn.Module, request: InModes, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """For each of `rounds` the output, and gradients where there is a graph. A round is three words: "train" or "eval"; a key
-    of `_RECORDS`; "trainable" or "frozen". "train" is the mode in which the module is now. If there are values of `parameters`,
-    all rounds run before with the old ones, and the new ones are written in place. Each call begins with the same buffers."""
+    of `_RECORDS`, or "bfloat16"; "trainable" or "frozen". "train" is the mode in which the module is now. If there are values
+    of `parameters`, all rounds run before with the old ones, and the new ones are written in place. Each call begins with the
+    same buffers."""
     count = len(tensors) - len(request.parameters)
     values = [v.to(device) for v in tensors[count:]]
     (xs,), grad_outputs = sets_of(request, tensors[:count], device)
@@ -271,6 +275,8 @@ def in_modes(module: torch.nn.Module, request: InModes, tensors: Tensors, device
             part.training = mode
         if training == "eval":
             module.eval()
+        if records == _BFLOAT16:
+            return (), [_called_in_bfloat16(module, xs)]
         names = [n for n in request.gradients if parameters == "trainable" or n.startswith("input ")]
         inputs = [x.detach() for x in xs]
         with contextlib.nullcontext() if parameters == "trainable" else only(module, ()):
@@ -292,6 +298,20 @@ def in_modes(module: torch.nn.Module, request: InModes, tensors: Tensors, device
             overwrite(dict(module.named_parameters()), request.parameters, values)
             found = [called(one) for one in rounds]
     return Habit(choices=tuple(there for there, _ in found)), [t for _, those in found for t in those]
+
+
+@torch.no_grad()
+def _called_in_bfloat16(module: torch.nn.Module, xs: Tensors) -> torch.Tensor:
+    """A call of the module and of inputs in bfloat16. Afterwards the module is as it was. A file may raise an exception."""
+    floats = {t.dtype for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()}
+    if len(floats) < 2:
+        with as_it_was(module), contextlib.suppress(Exception):   # foreign code
+            try:
+                module.to(torch.bfloat16)(*(x.bfloat16() if x.is_floating_point() else x for x in xs))
+            finally:
+                for dtype in floats:
+                    module.to(dtype)
+    return torch.zeros(())
 
 
 @torch.no_grad()
@@ -429,6 +449,16 @@ def _deterministic(this: _Round) -> tuple[tuple[str, ...], Tensors]:
         torch.set_deterministic_debug_mode("default")
 
 
+def _another_default(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """Where torch's default dtype is float64."""
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return this.called()
+    finally:
+        torch.set_default_dtype(usual)
+
+
 def _with_threads(count: int, this: _Round) -> tuple[tuple[str, ...], Tensors]:
     """Where torch.get_num_threads() is that number. The number itself stays: a forked process cannot start such threads."""
     usual = torch.get_num_threads
@@ -462,7 +492,7 @@ _ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
     "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed_in_eval,
     "hooks": _with_hooks, "without": _after_a_call_without, "backward": _after_a_backward, "rewritten": _rewritten,
     "converted": _converted, "deterministic": _deterministic, "first": _first_call, "many": _many_forwards, "biased": _biased,
-    "larger": lambda this: this.called(factor=_LARGER),
+    "default": _another_default, "larger": lambda this: this.called(factor=_LARGER),
     **{f"{count} threads": partial(_with_threads, count) for count in (3, 5, 8)}}
 
 

@@ -1,7 +1,7 @@
 """Questions that are asked in addition to those of examine.py, and the cases that they need.
 
 questions     `habits` and `networks` (daily use; `asking` makes their calls), `magnitudes` (is it float16 or TF32?),
-              `other_values`, `gpu_questions`, `kernelbench` (its own verdict)
+              `other_values`, `apart`, `kernelbench` (its own verdict)
 cases         `cases` (sizes and arguments), `drawn` (inputs from get_inputs, jumps of gradients)
 explanation   `shrink` (the smallest failing case; known wrong formulas are in measure/mistakes.py)
 

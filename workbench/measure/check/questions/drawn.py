@@ -32,7 +32,7 @@ from ..party import by_name
 
 if TYPE_CHECKING:
     from ..party import Construction, Party
-    from ..trialrun import State, TrialRun
+    from ..trialrun import Outcome, State, TrialRun
     from .cases import Case
 
 Draw = Callable[[int], list[torch.Tensor]]
@@ -43,6 +43,7 @@ _DRAWS = 24     # a value within rounding of a jump changes its side in nearly h
 _TIMES = 4.0    # roundings inside are larger than the error of the output, in which many of them cancel
 _LEAST = 2.0**-24
 _SMALL_SIZE = 8   # of a layer
+_WHOLE = 4   # the largest whole number, of few: their sums of products are exact
 _BY_CHANCE = 7.0        # natural logarithm of 1000: a property that random numbers would have with a probability below 1/1000
 SYMMETRIC, OF_SUM_1, OF_NORM_1, OF_WHOLE, OF_ONE_VALUE = ("symmetric", "of rows that sum to 1", "of rows of norm 1",
                                                           "of whole numbers", "of one value")
@@ -405,6 +406,27 @@ def alike(trial: TrialRun, given: Case, *, also_narrow: bool = False) -> bool:
         return True
     return (distance(again[0].double(), once[0].double())[0] <= _SAME
             and distance(narrow[0].double(), once[0].double())[0] <= (_ROUGHLY if also_narrow else _SAME))
+
+
+def of_ties(trial: TrialRun, given: Case) -> Outcome | None:
+    """For whole numbers, and parameters of which many rows are equal: an index of the largest value has a choice there. None if
+    the output has no whole numbers, if there is no parameter, or if float32 and float64 give the reference different ones."""
+    usual = trial.run(given, gradients=False)
+    of_parameters = {*usual.names} & {*usual.state[0]}
+    if usual.expected["output"].is_floating_point() or usual.problems or not trial.loads_state or not of_parameters:
+        return None
+    rows = dict[int, torch.Tensor]()   # of a weight and its bias the same
+
+    def whole(v: torch.Tensor) -> torch.Tensor:
+        return (v * _WHOLE / max(float(v.abs().max()), 1e-30)).round() if v.is_floating_point() and v.numel() else v
+
+    def repeated(v: torch.Tensor) -> torch.Tensor:
+        some = rows.setdefault(len(v), torch.randint(len(v), (len(v),), generator=trial.generator, device=v.device))
+        return whole(v)[some]
+    names, values = usual.state
+    changed = [repeated(v) if n in of_parameters and v.dim() and v.numel() else v for n, v in zip(names, values, strict=True)]
+    found = trial.run(given, gradients=False, values=[whole(x) for x in usual.inputs], state=(names, changed))
+    return found if torch.equal(found.own["output"].to(found.expected["output"]), found.expected["output"]) else None
 
 
 @dataclass(frozen=True)

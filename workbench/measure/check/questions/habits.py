@@ -42,6 +42,8 @@ _OF_NO_GRAD = {
     "graph": "Under no_grad its output requires a gradient: .numpy() then fails, and a loop of calls keeps all their tensors.",
     "graph of frozen": "Its output requires a gradient, but no input and no parameter does."}
 _BY_DATA = "After a change through .data, which does not count as a new version"
+_UNVERSIONED = ("", ", under no_grad", ", in inference_mode")
+_DRAWS_FIRST = "Some of its calls, as the first one with a shape, draw random numbers. No call of the reference does."
 _SAME_BUFFER = 1e-2   # relative L2 tolerance; the accuracy is tested by other questions
 _SEED_OF_NEW = 45  # the state replaces what it draws
 _MOST_NAMES = 4   # tensors whose gradient alone is wanted, and running statistics that change alone
@@ -290,7 +292,9 @@ class _Habits(OfNetworks):
         if len(found) == 2:
             ours, theirs = found
             settings = [name for name in ours.settings if name not in theirs.settings]
-            said = [*(["It draws random numbers, the reference does not."] if ours.draws and not theirs.draws else []),
+            drawn = "It draws random numbers, the reference does not." if ours.draws and not theirs.draws else \
+                _DRAWS_FIRST if ours.drew and not theirs.drew else ""
+            said = [*[drawn][:len(drawn)],
                     *(["It does not run forward hooks."] if theirs.hooks and not ours.hooks else []),
                     *([f"It changes {', '.join(settings[:4])}."] if settings else [])]
             questions.append(self._question("settings", lambda: " ".join(said), "Yes.").as_warning())
@@ -433,9 +437,9 @@ class _Habits(OfNetworks):
         facts, results = self._asks[0].ask(request, self.trial.how(outcome.case), given, self._asks[1])
         there, saved = list(facts.first) if names else [], results[:len(changed)]
         results = results[len(changed):]
-        unversioned, rest = results[2 + len(there):4 + len(there)], results[4 + len(there):]
+        unversioned, rest = results[2 + len(there):5 + len(there)], results[5 + len(there):]
         others = split(layouts[:len(facts.choices)], facts, rest)
-        if others is None or len(unversioned) != 2:
+        if others is None or len(unversioned) != len(_UNVERSIONED):
             return OTHER_COUNT
         if stale := [n for (n, v), now in zip(changed.items(), saved, strict=True) if not same_bits(now.to(v.dtype), v)]:
             return f"After a change in place its state_dict has the old values of {stale[0]}."
@@ -446,7 +450,8 @@ class _Habits(OfNetworks):
                                *[("Then under no_grad", outcome, {"output": results[1]})][:self.right_without],
                                *((f"With other Parameter objects{_IN_MEMORY[one]}", outcome, there) for one, there in
                                  others.items()),
-                               *((_BY_DATA, outcome, {"output": one}) for one in unversioned[:1 + self.right_without])))
+                               *((_BY_DATA + where, outcome, {"output": one}) for where, one in [*zip(
+                                   _UNVERSIONED, unversioned, strict=True)][:3 if self.right_without else 1])))
 
     def _changed_little(self, outcome: Outcome) -> str:
         """The same call after a few values have changed. A file may keep something made of the parameters that a sample or the

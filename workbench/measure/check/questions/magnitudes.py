@@ -47,7 +47,8 @@ from . import cases, drawn
 UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below the normal numbers of float16
 _SAME = 1e-9        # of float64
 _OF_DOUBLE = 1e-8   # relative L2 of results in float64
-_LITTLE = 1e-5      # beside the largest one
+_LITTLE = 1e-5      # beside the largest one; by which inputs are moved
+_WAYS = 3
 # Relative L2 of results in bfloat16: at least that of rounded operands and results, twice. A reference that is farther off than
 # the second number is no measure.
 _OF_BFLOAT16, _MOST_OFF = 0.025, 0.1
@@ -56,14 +57,15 @@ _KEY, _QUESTION = "range", "Keeps the range of float32?"
 # The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
 _MOST_OWN = 1e-3
 _ROUNDINGS = 6
+_LARGER = 2.0**9    # of inputs and parameters, so that outputs of about 1 are beyond float16
 _CUT_OFF, _ENOUGH, _LITTLE_OF_RMS = 0.05, 256, 1 / 16   # of a last place; outputs; of the root mean square
 _FIVE_SIGMA = 5 / 12**0.5   # of the mean of rounding errors, times the root of their number
 _NUMBERS = f"With values 2^{UP} times larger and smaller, which are in the range of float32 and TF32"
 
 
 def in_its_dtype(trial: TrialRun, given: Outcome) -> list[Question]:
-    """Of float32 whether the file keeps its range, of 16 bits whether it rounds."""
-    return [ask(trial, given)] if trial.dtype == "float32" else rounded(trial, given)
+    """Of float32 whether the file keeps its range, of 16 bits whether it rounds, and is infinite beyond float16."""
+    return [ask(trial, given)] if trial.dtype == "float32" else [*rounded(trial, given), *_overflows(trial, given)]
 
 
 def ask(trial: TrialRun, given: Outcome) -> Question:
@@ -120,6 +122,24 @@ def rounded(trial: TrialRun, given: Outcome) -> list[Question]:
                      str(Status.MISMATCH))]
 
 
+def _overflows(trial: TrialRun, given: Outcome) -> list[Question]:
+    """A warning if outputs beyond float16 are finite numbers where the reference's are infinite. Inputs and parameters are
+    multiplied."""
+    if trial.dtype != "float16" or trial.drawn is not None and trial.drawn.of_values or not trial.loads_state:
+        return []
+    inputs, values = ([v * _LARGER if v.is_floating_point() else v for v in some] for some in (given.inputs, given.state[1]))
+    given = replace(given, inputs=inputs, state=(given.state[0], values), names=[], grad_output=None)
+    with contextlib.suppress(Raised, Ended):
+        truth, own, got = (results(trial, party, given, dtype, wide=dtype == "float64")["output"] for party, dtype in (
+            (trial.reference, "float64"), (trial.reference, trial.dtype), (trial.candidate, trial.dtype)))
+        asked = own.isinf() & (truth.abs() > 2 * torch.finfo(own.dtype).max)
+        if lost := int((asked & got.isfinite()).sum()) if got.shape == own.shape else 0:
+            return [Question("overflow", "Infinite beyond float16?", Answer.WARNED, f"No. Of {numbers.count(int(asked.sum()))} "
+                             f"outputs beyond 65504, which are infinite in PyTorch, {numbers.count(lost)} are finite numbers. "
+                             "A loss scaler skips a step if it finds one.", "Do not clamp the results.", str(Status.MISMATCH))]
+    return []
+
+
 def answers(trial: TrialRun, case: cases.Case, gradients: bool) -> tuple[Outcome, Outcome, Outcome]:
     """Two right answers for the case, and one for another batch if the reference accepts it."""
     first = trial.run(case, gradients=gradients)
@@ -138,6 +158,24 @@ def near(trial: TrialRun, first: Outcome) -> Outcome | None:
             return trial.run(replace(first.case, integers=False), state=first.state, gradients=first.grad_output is not None,
                              values=drawn.nearly(first.inputs, trial.generator))
     return None
+
+
+def is_smooth(trial: TrialRun, outcome: Outcome) -> bool:
+    """Whether the reference's gradients in float64 stay nearly the same if all inputs are moved a little. Where a derivative
+    jumps, each gradient between those of both sides is right."""
+    how, (names, values) = trial.how(outcome.case, dtype="float64"), outcome.state
+    for _ in range(_WAYS):
+        moved = [x.double() + _LITTLE * (2 * torch.rand(x.shape, generator=trial.generator, device=x.device) - 1)
+                 if x.is_floating_point() else x for x in outcome.inputs]
+        try:
+            found = trial.named(*trial.reference.call(
+                how, moved, state=(names, list(map(wide, values))), gradients=outcome.names, wide=True,
+                grad_output=None if outcome.grad_output is None else outcome.grad_output.double()))
+        except (Raised, Ended):   # as for probabilities below 0
+            return False
+        if not all(n in found and distance(found[n], v)[0] <= _MOST_OWN for n, v in outcome.expected.items()):
+            return False
+    return True
 
 
 def wrong(trial: TrialRun, outcome: Outcome, got: dict[str, torch.Tensor]) -> str:
@@ -352,17 +390,8 @@ def _near(trial: TrialRun, outcome: Outcome, name: str, truth: dict[str, torch.T
     least = outcome.least_rms.get(name, 0.0)
     return off * rms <= allowed * max(rms, least) and worst <= 60 * allowed * (rms + float(expected.abs().max()))
 
-def in_other_types(trial: TrialRun, case: cases.Case) -> list[Question]:
-    """The questions about float64 and bfloat16. They are not asked if the reference is in another type than float32."""
-    if trial.dtype == "float32" and trial.loads_state and not trial.candidate.given_up:
-        with contextlib.suppress(NotForReference, Ended):
-            usual = trial.run(case)
-            if not usual.problems and usual.expected["output"].is_floating_point():
-                return [*_in_double(trial, usual), *_in_bfloat16(trial, usual)]
-    return []
 
-
-def _in_double(trial: TrialRun, usual: Outcome) -> list[Question]:
+def in_double(trial: TrialRun, usual: Outcome) -> list[Question]:
     """Whether module and inputs in float64 give results that are less exact than the reference's. A file that raises an
     exception is not asked, nor one that declares that it is less exact."""
     key = "double"
@@ -395,7 +424,7 @@ def _worse(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], allo
     return ""
 
 
-def _in_bfloat16(trial: TrialRun, usual: Outcome) -> list[Question]:
+def in_bfloat16(trial: TrialRun, usual: Outcome) -> list[Question]:
     """Whether the module is right after .bfloat16(), and under autocast, as far as the reference is. It may raise an exception,
     which the answer then names: a network that is trained so cannot use the file."""
     key, raised, asked = "bfloat16", "", False

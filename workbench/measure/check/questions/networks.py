@@ -1,29 +1,27 @@
 """Is the file right as a part of a network? Its state is saved with that of the network, two instances are in one graph, an
-optimizer changes its parameters between forward and backward, a parametrization such as weight_norm computes its weight, and an
-input of a wrong shape must be refused."""
+optimizer changes its parameters between forward and backward, a parametrization such as weight_norm computes its weight."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import product
+from itertools import count, product
 from math import prod
 
 import torch
 
-from ....core.answers import Answer, Question
-from ....core.trial import Status
+from ....core import numbers
+from ....core.answers import Question
 from ..foreign.process import Ended, Raised
-from ..foreign.replies import LEAVES_GRAD_MODE, Made
+from ..foreign.replies import Made
 from ..foreign.requests import AsTrained, Copied, InModes, Overwritten, Parametrized, TwoInstances
 from ..party import Construction, by_name
-from ..text.advice import ASKED, OF_DAILY_USE, of_cuda
 from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits, wide
-from . import magnitudes
 from .asking import OTHER_COUNT, SAVES_OTHERS, Not, OtherCalls, split
-from .cases import Case, changed, with_batch
+from .cases import Case, resized, with_batch
+from .drawn import fill
 
 # Of a weight, in calls one after the other, so that its memory is used again. Powers of two: no other rounding error.
 _FACTORS = (0.5, 2.0, -1.0, 0.25, -0.5, 4.0, 1.0, -2.0, -0.25, 8.0, -4.0, 0.125)
@@ -45,13 +43,14 @@ _WITHOUT_GRADIENTS = ("without", "rewritten")   # asked of a module without a ba
 _OUTPUT_ONLY = ("moved", "averaged", "rewritten", _EVAL)
 # Of a new module the first mode is that of its first call.
 _MODES = {"train": "in train mode", "eval": "in eval mode", "grad": "with gradients", "no_grad": "under no_grad",
-          "inference_mode": "in inference_mode", "trainable": "", "frozen": "all parameters frozen"}
+          "inference_mode": "in inference_mode", "bfloat16": "in bfloat16", "trainable": "", "frozen": "all parameters frozen"}
 _ALL_MODES = [" ".join(words) for words in product(("train", "eval"), ("no_grad", "grad", "inference_mode"),
                                                    ("trainable", "frozen"))]
 _PLAIN_MODE = "train grad trainable"
 # Beside the first of all. The last gives a warning only: a right file may keep a constant, which autograd then cannot use.
 _FIRST_CALLS = ("eval no_grad trainable", "train grad frozen", "eval inference_mode trainable")
-_SEED_OF_MODES = 47   # and the next numbers: the state replaces what they draw
+_SEED_OF_MODES, SEED_OF_SIZES, _LEAST_SIZE = 47, 53, 4   # and the next numbers: the state replaces what they draw
+_OF_INFERENCE = "Keep no tensor that such a call makes, or make it under torch.inference_mode(False)."
 _OTHER_REASON = {"no_grad", "eval_mode", "some_gradients", "parameters"}   # if one of these fails, so does "modes"
 _GRAPH = "support the deepcopy protocol"   # how PyTorch refuses to copy a tensor that has a graph
 _COPIES = {"copy": "A copy, after the original's parameters were set to zero", "saved": "What torch.save and torch.load give",
@@ -59,7 +58,7 @@ _COPIES = {"copy": "A copy, after the original's parameters were set to zero", "
 OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
 _DETERMINISTIC = "Under torch.use_deterministic_algorithms(True)"
 _WITH_THREADS, _THREADS = "Where torch.get_num_threads() is", (3, 5, 8)
-_BATCH, _FEW_VALUES = 11, 1 << 17   # no number of threads divides it; values of its inputs
+_BATCH, _FEW_VALUES, _FEW_PRODUCTS = 11, 1 << 17, 1 << 20   # no number of threads divides it; of its inputs; for a tap
 _NO_HOOK, _A_VIEW = "It does not run backward hooks.", "is a view and is being modified inplace"
 
 
@@ -270,9 +269,9 @@ class OfNetworks(OtherCalls):
             try:
                 facts, results = self._asks[0].ask(ask, self.trial.how(self.first.case), given, self._asks[1])
             except Raised as error:
-                if _GRAPH in error.message:
-                    self.trial.reference.ask(ask, self.trial.how(self.first.case), given, self.first.state)
-                    return f"copy.deepcopy raises {error.type}: it keeps a tensor with its graph from one call to the next."
+                if _GRAPH in error.message and not self._reference_raises(ask, self.first, given):
+                    return f"copy.deepcopy raises {error.type} after a call with the output of another layer: the module " \
+                        "keeps a tensor with its graph."
                 raise Not(f"copy.deepcopy raises {error.sentence}.") from error
             found = split(facts.first, facts, results)
             if found is None or not found.keys() <= _COPIES.keys():
@@ -299,7 +298,7 @@ class OfNetworks(OtherCalls):
             return next(filter(None, map(self._called_first, range(len(_FIRST_CALLS)))), "")
         question = self._question("modes", wrong, "Yes: train and eval, with and without gradients, trainable and frozen.")
         only_warns = question.seen.startswith(f"No. {_first_was(_FIRST_CALLS[-1])}")
-        return [question.as_warning() if only_warns else question]
+        return [replace(question.as_warning(), advice=_OF_INFERENCE) if only_warns else question]
 
     def _changed_right(self) -> Outcome | None:
         """A right answer with other parameters, if there are any."""
@@ -353,22 +352,31 @@ class OfNetworks(OtherCalls):
         return self._compared(those)
 
     def _called_first(self, number: int) -> str:
-        """A new module whose first call is in the mode of this number, then a plain call."""
-        first = _FIRST_CALLS[number]
-        names = tuple(self.first.names) if self.first.grad_output is not None else ()
-        ask = partial(InModes, inputs=len(self.first.inputs), gradients=names, rounds=(first, _PLAIN_MODE))
-        given, how = [*self.first.inputs, *([self.first.grad_output] if names else [])], self.trial.how(
-            self.first.case, seed=_SEED_OF_MODES + 1 + number)
-        words = _first_was(first)
+        """A new module whose first call is in the mode of this number, then a plain call. In inference_mode the size is also
+        new, if the reference takes one: the file may keep a tensor for each size, for all its modules."""
+        first, new = _FIRST_CALLS[number], self._of_a_new_size if number == len(_FIRST_CALLS) - 1 else None
+        return self.called_first(new or self.first, first, _SEED_OF_MODES + 1 + number)
+
+    def called_first(self, outcome: Outcome, first: str, seed: int) -> str:
+        """The same for another right answer and another mode."""
+        names = tuple(outcome.names) if outcome.grad_output is not None else ()
+        ask = partial(InModes, inputs=len(outcome.inputs), gradients=names, rounds=(first, _PLAIN_MODE))
+        given = [*outcome.inputs, *([outcome.grad_output] if names else [])]
+        words = _first_was(first) + ("" if outcome is self.first else f", with inputs of {outcome.case.name}")
         try:
-            found = split((first, _PLAIN_MODE), *self._asks[0].ask(ask, how, given, self._asks[1]))
+            found = split((first, _PLAIN_MODE), *self._asks[0].ask(ask, self.trial.how(outcome.case, seed=seed), given,
+                                                                   self._asks[1]))
         except Raised as error:
             return f"{words}: {problem_of(error).seen}"
         if found is None:
             return OTHER_COUNT
-        if lost := self._lost([*found[_PLAIN_MODE]], self.first) if names else "":
+        if lost := self._lost([*found[_PLAIN_MODE]], outcome) if names else "":
             return f"{words} autograd then gives no {lost}."
-        return self._compared([(words, self.first, found[_PLAIN_MODE])])
+        return self._compared([(words, outcome, found[_PLAIN_MODE])])
+
+    @cached_property
+    def _of_a_new_size(self) -> Outcome | None:
+        return at_a_new_size(self.trial, self.first, _FIRST_CALLS[-1], SEED_OF_SIZES)
 
     def _treated(self, outcome: Outcome) -> str:
         """`outcome`: that of the call with the changed parameters, which were loaded."""
@@ -431,7 +439,7 @@ class OfNetworks(OtherCalls):
                 return f"{rounds[one]} autograd gives no {lost}."
         return self._compared([(rounds[one], outcome, there) for one, there in found.items()])
 
-    def _reference_raises(self, ask: Callable[..., AsTrained], outcome: Outcome, given: list[torch.Tensor]) -> bool:
+    def _reference_raises(self, ask: Callable[..., AsTrained | Copied], outcome: Outcome, given: list[torch.Tensor]) -> bool:
         with suppress(Raised):
             self.trial.reference.ask(ask, self.trial.how(outcome.case), given, self.first.state)
             return False
@@ -446,48 +454,47 @@ def _first_was(mode: str) -> str:
     return f"Where the first call of a new module was {_in_words(mode)}"
 
 
-def later_bias(trial: TrialRun, small: Case) -> list[Question]:
-    """Whether a layer without a bias uses one that it gets later, as when a batch norm is fused into it. Only a warning. The
-    question is left out if the file has no such attribute."""
-    key, layer = "later_bias", small.setting.layer
-    other = changed(small, {"bias": not layer.bias}) if "bias" in trial.parameters else None
-    if other is None or not trial.loads_state:
-        return []
-    biased, plain = (small, other) if layer.bias else (other, small)
-    with suppress(NotForReference, Raised, Ended):
-        outcome = trial.run(biased)
-        state = dict(zip(*outcome.state, strict=True))
-        name = next((n for n in state if n.rpartition(".")[2] == "bias"), "")
-        if not name or outcome.problems:
-            return []
-        ask = partial(AsTrained, inputs=1, gradients=tuple(outcome.names), parameters=(name,), rounds=("biased",))
-        given = [*outcome.inputs, outcome.grad_output, state.pop(name)]
-        facts, results = trial.candidate.ask(ask, trial.how(plain), given, ([*state], [*state.values()]))
-        found = split(("biased",), facts, results)
-        got = {n if n == "output" else trial.plain(n): v for n, v in (found or {}).get("biased", {}).items()}
-        said = magnitudes.wrong(trial, outcome, got) if got else OTHER_COUNT
-        return [Question(key, ASKED[key], Answer.WARNED, f"No. With a bias that was set later: {said}", OF_DAILY_USE[key],
-                         str(Status.MISMATCH)) if said else Question(key, ASKED[key], Answer.PASSED, "Yes.")]
-    return []
+def at_a_new_size(trial: TrialRun, first: Outcome, mode: str, seed: int) -> Outcome | None:
+    """What is right at a size that no call had, in a plain call after one in this mode. None if the reference takes no such
+    size, or raises an exception, too. The truth is that of another module, which may keep nothing of a call in that mode."""
+    gradients, (names, values) = tuple(first.names) if first.grad_output is not None else (), first.state
+    for case in _of_new_size(first.case, trial.seen):
+        with suppress(NotForReference, Raised, Ended):
+            inputs, how = trial.inputs(case), partial(trial.how, case)
+            ask = partial(InModes, inputs=len(inputs), rounds=(mode, _PLAIN_MODE))
+            shape = tuple(getattr(case.workload, "output_shape", ()) or trial.reference.ask(
+                ask, how(seed=seed), inputs, first.state)[1][-1].shape)
+            trial.seen.update(*case.shapes, shape)
+            grad_output = fill(replace(case, shapes=(shape,), dtypes=(trial.dtype,)), [], trial.generator)[0]
+            given, ask = [*inputs, *[grad_output][:len(gradients)]], partial(ask, gradients=gradients)
+            own = split((mode, _PLAIN_MODE), *trial.reference.ask(ask, how(seed=seed), given, first.state))
+            truth = split((_PLAIN_MODE,), *trial.reference.ask(
+                partial(ask, rounds=(_PLAIN_MODE,)), how(seed=seed + 1, dtype="float64"), list(map(wide, given)),
+                (names, list(map(wide, values)))))
+            expected, usual = ({n if n == "output" else trial.plain(n): trial.tangent(n, v) for n, v in (
+                found or {}).get(_PLAIN_MODE, {}).items()} for found in (truth, own))
+            if expected and all(bool(v.isfinite().all()) for v in expected.values()):
+                return replace(first, case=case, inputs=inputs, grad_output=grad_output if gradients else None,
+                               expected=expected, own=usual, problems=[], got={}, errors={})
+    return None
 
 
-def refuses(trial: TrialRun, small: Case, state: State) -> list[Question]:
-    """Whether a layer raises an exception for an input with twice as many channels, as PyTorch does. Only a warning: right code
-    does not give it such an input. Asked last, because the process of the file may end."""
-    key, values = "refuses", [torch.cat([x, x], 1) for x in trial.inputs(small)]
-    how = trial.how(small)
-    try:
-        facts, _ = trial.candidate.call(how, values, state=state if trial.loads_state else None)
-        said = f"It returns a {facts.type}"
-    except Raised as error:
-        if LEAVES_GRAD_MODE in error.trace:
-            return [Question(key, ASKED[key], Answer.WARNED, "Yes, but it leaves torch.is_grad_enabled() changed: a program "
-                             "that goes on after the exception trains without gradients, for example.",
-                             "Change the grad mode in a with statement.", str(Status.MISMATCH))]
-        if not of_cuda(error):
-            return [Question(key, ASKED[key], Answer.PASSED, "Yes.")]
-        said = f"It reports {error.sentence}"
-    except Ended as error:
-        said = error.headline.rstrip(".")
-    seen = f"No. {said} for an input with {values[0].shape[1]} channels. PyTorch raises an exception."
-    return [Question(key, ASKED[key], Answer.WARNED, seen, OF_DAILY_USE[key], str(Status.MISMATCH))]
+def _of_new_size(case: Case, seen: set[int]) -> Iterator[Case]:
+    """The case with numbers of samples and positions that no tensor had in any dimension."""
+    if not (first := case.shapes[0] if case.shapes else ()):
+        return
+    batch, layer = next(n for n in count(_LEAST_SIZE) if n not in seen), case.setting.layer
+    if layer is not None:
+        sizes = (resized(case, batch, (*first[2:-1], n)) for n in count(_LEAST_SIZE) if n not in seen)
+        found = next(one for one in sizes if one and one.workload.output_shape[-1] not in seen)
+        if prod(found.workload.output_shape) * layer.in_channels > _FEW_PRODUCTS:
+            found = resized(found, first[0], found.shapes[0][2:]) or found
+        yield replace(found, integers=False, name=numbers.shape(found.shapes[0]))
+        return
+    many = with_batch(case, batch, "")
+    for d in dict.fromkeys((len(first) - 2, len(first) - 1, *range(1, len(first)))):
+        size = next(n for n in count(first[d] + 1) if n not in seen)
+        shapes = tuple((*s[:d], size, *s[d + 1:]) if len(s) > d and s[d] == first[d] else s for s in many.shapes)
+        if d > 0:
+            yield replace(many, shapes=shapes, name=numbers.shape(shapes[0]))
+    yield replace(many, name=numbers.shape(many.shapes[0]))

@@ -6,7 +6,6 @@ they only warn. A NaN and one huge number only warn for all."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,9 +19,9 @@ from ....core.trial import Status
 from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
 from ..trialrun import NotForReference, Outcome, Problem, State, TrialRun
+from . import magnitudes
 from .cases import Case
-from .drawn import OF_SUM_1
-from .networks import OF_A_CALL
+from .drawn import OF_SUM_1, of_ties
 
 _KEY, _ASKED = "other_values", "Right for other values?"
 # The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
@@ -32,19 +31,17 @@ _SHIFT = 256.0      # the mean of the squares minus the square of the mean loses
 _SMOOTH = ("all equal", "in a ramp", "all zero but one", "that repeat in all rows")
 _OF_MASK = "1e9 subtracted from one row"
 _MASK, _NO_LABEL = 1e9, -100   # what masks subtract from scores; the default of ignore_index
-_FEW = "of which only four differ"
+_FEW, _TIES = "of which only four differ", "whole numbers, and many equal rows in each parameter"
 _OF_STATE = ("one channel of each parameter zero", "all parameters zero", "all taps of a weight equal")
-_ONE_SIGN, _SPARSE = "above zero", "nearly all zero"
+_ONE_SIGN, _SPARSE, _NO_SAMPLE = "above zero", "nearly all zero", "all zero in one sample"
+_ZEROS, _ZERO_INDICES, _HALVED = "a sample of zeros", "a sample of whole numbers that are 0", "every other whole number halved"
 _FLIPPED, _ONE_VALUE = "the masks of booleans flipped", "a row of equal whole numbers"
-_HALVED = "every other whole number halved"
 _NAN, _NAN_WEIGHT = "one NaN among the inputs", "one NaN in a parameter, where half of an input is zero"
-_NAN_GRAD = "NaN in the first sample of grad_output"
-_HUGE = "one value {} times larger than the others"
+_NAN_GRAD, _HUGE = "NaN in the first sample of grad_output", "one value {} times larger than the others"
 _TIMES, _GENEROUS = ("1e20", "1e5"), 8.0   # of an error, beside the huge value
 _SMALL, _DIGITS, _NORMAL, _FEWEST = 1e-4, 1e-4, 1e-30, 8   # of outputs that a formula may lose
-_TRIES = 3   # places of a NaN: the reference may not use each; inputs of which one sample is given
-_MORE = 4.0   # factor for every eighth changed parameter
-_CHANGED = 0.2  # a changed parameter differs by at most this share of its value
+_TRIES = 3   # places of a NaN: the reference may not use each
+_MORE, _CHANGED = 4.0, 0.2   # factor for every eighth changed parameter; any other differs by at most this share of its value
 
 
 def ask(trial: TrialRun, given: Case, *, gradients: bool) -> Question:
@@ -86,7 +83,7 @@ def _of_inputs(trial: TrialRun, given: Case, *, gradients: bool) -> Iterator[tup
     asked: list[tuple[str, float | str]] = [("half of them zero", 0.0)]
     if trial.drawn is None:
         asked += [(words, 1.0) for words in _OF_STATE if trial.loads_state]
-        asked += [(words, words) for words in (*_SMOOTH, _ONE_SIGN, _SPARSE)]
+        asked += [(words, words) for words in (*_SMOOTH, _ONE_SIGN, _SPARSE, _NO_SAMPLE)]
     else:
         asked += [("of the other sign", -1.0)] if one_sign else []
         asked += [(f"{_LARGER:g} times larger in every other sample", _LARGER), ("4096 times smaller", 2.0**-12),
@@ -138,7 +135,9 @@ def _that_only_warn(trial: TrialRun, given: Case, *, gradients: bool) -> Iterato
         except (NotForReference, Ended):
             continue
         # Beside 1e9 a right formula may have large rounding errors.
-        about = ("values", *("gradients", "gradient_values") * (said in (_FLIPPED, _ONE_VALUE, _HALVED)))
+        compared = said in (_FLIPPED, _ONE_VALUE, _HALVED, _ZERO_INDICES) or said == _ZEROS and outcome.problem(
+            "gradients", "gradient_values") is not None and magnitudes.is_smooth(trial, outcome)
+        about = ("values", *("gradients", "gradient_values") * compared)
         of_values = outcome.problem(*about) if said != _OF_MASK and _exact(outcome) else _not_finite(outcome, "values")
         yield said, outcome.problem("call") or of_values or _not_finite(outcome, "gradient_values")
     places = [place for place, x in enumerate(trial.given) if x.is_floating_point() and x.numel() > 1 and (
@@ -156,6 +155,9 @@ def _that_only_warn(trial: TrialRun, given: Case, *, gradients: bool) -> Iterato
         asked, wrong = _swallowed_gradient(trial, given) if gradients else (False, None)
         if asked:
             yield _NAN_GRAD, wrong
+    with suppress(NotForReference, Raised, Ended):
+        if trial.drawn and not any(trial.drawn.structures) and (tied := of_ties(trial, given)):
+            yield _TIES, tied.problem("call", "values")
 
 
 def _swallowed_gradient(trial: TrialRun, given: Case) -> tuple[bool, Problem | None]:
@@ -166,10 +168,12 @@ def _swallowed_gradient(trial: TrialRun, given: Case) -> tuple[bool, Problem | N
         return False, None
     with_nan, state = usual.grad_output.clone(), usual.state
     with_nan[:1] = torch.nan
-    theirs, got = (dict(zip([n for n in facts.gradients if n], results[1:], strict=False)) for facts, results in (
-        party.call(trial.how(given), usual.inputs, state=state if loads else None, gradients=usual.names, grad_output=with_nan)
-        for party, loads in ((trial.reference, True), (trial.candidate, trial.loads_state))))
-    asked = {n: g.isnan() for n, g in theirs.items() if bool(g.isnan().any())}
+    theirs, exact, got = (dict(zip([n for n in facts.gradients if n], results[1:], strict=False)) for facts, results in (
+        party.call(trial.how(given, dtype="float64" if wide else None), usual.inputs, state=state if loads else None,
+                   gradients=usual.names, grad_output=with_nan, wide=wide) for party, loads, wide in (
+            (trial.reference, True, False), (trial.reference, True, True), (trial.candidate, trial.loads_state, False))))
+    both = {n: g.isnan() & exact[n].isnan() for n, g in theirs.items() if n in exact}
+    asked = {n: nan for n, nan in both.items() if bool(nan.any())}
     for name, nan in asked.items():
         there = got.get(name)
         lost = int((nan & there.isfinite()).sum()) if there is not None and there.shape == nan.shape else 0
@@ -202,15 +206,28 @@ def _swallowed_of_state(trial: TrialRun, usual: Outcome, place: int) -> tuple[bo
 
 def _lost_nan(trial: TrialRun, usual: Outcome, inputs: list[torch.Tensor], state: State) -> tuple[bool, Problem | None]:
     theirs = trial.reference.call(trial.how(usual.case), inputs, state=state, no_grad=True)[1]
-    if not theirs or not bool(theirs[0].isnan().any()):
+    exact = _reached_by_nan(trial, usual.case, inputs, state)
+    nan = theirs[0].isnan() & exact if theirs and exact is not None and theirs[0].shape == exact.shape else torch.zeros(())
+    if not bool(nan.any()):
         return False, None
     got = trial.candidate.call(trial.how(usual.case), inputs, state=state if trial.loads_state else None, no_grad=True)[1]
-    lost = theirs[0].isnan() & got[0].isfinite() if got and got[0].shape == theirs[0].shape else None
+    lost = nan & got[0].isfinite() if got and got[0].shape == nan.shape else None
     if lost is None or not (count := int(lost.sum())):
         return True, None
-    of = numbers.count(int(theirs[0].isnan().sum()))
+    of = numbers.count(int(nan.sum()))
     return True, Problem("values", Status.MISMATCH, f"{numbers.count(count)} of {of} NaN in the reference's output are finite "
                          "numbers in the file's.")
+
+
+def _reached_by_nan(trial: TrialRun, case: Case, inputs: list[torch.Tensor], state: State) -> torch.Tensor | None:
+    """Which outputs are NaN in float64. Of a layer: which have a product with the NaN. PyTorch may also multiply it by a zero
+    beside the input, which another right algorithm has not."""
+    names, values = state
+    if trial.drawn is None:   # 1 in place of the NaN, and 0 beside it in that tensor; no bias
+        inputs, values = ([v.isnan().to(v.dtype) if bool(v.isnan().any()) else torch.ones_like(v) if v.dim() > 1 else
+                           torch.zeros_like(v) for v in some] for some in (inputs, values))
+    found = trial.reference.call(trial.how(case, dtype="float64"), inputs, state=(names, values), wide=True, no_grad=True)[1]
+    return (found[0] != 0 if trial.drawn is None else found[0].isnan()) if found else None
 
 
 def _beside_a_huge_one(trial: TrialRun, usual: Outcome, place: int, *, times: float) -> tuple[bool, Problem | None]:
@@ -246,60 +263,6 @@ def _with_one(trial: TrialRun, usual: Outcome, place: int, factor: float) -> lis
     return inputs
 
 
-def of_other_inputs(trial: TrialRun, given: Case) -> list[Question]:
-    """Calls without arguments of forward that may be left out, where the reference takes them. Then one sample of an input
-    beside a batch of the others, where the reference repeats it."""
-    return [*_without_options(trial, given), *_beside_a_batch(trial, given)]
-
-
-def _without_options(trial: TrialRun, given: Case) -> list[Question]:
-    theirs, ours, numbers, right = trial.reference.facts, trial.candidate.facts, trial.numbers, list[str]()
-    there = ast.literal_eval(numbers)
-    asked, count = partial(Question, "left_out", "Right without optional arguments?"), len(trial.given) + len(there)
-    for kept in range(max(1, theirs.required), count) if theirs and ours and theirs.options else ():
-        those = theirs.options[kept - theirs.required:count - theirs.required]
-        few = replace(given, shapes=given.shapes[:kept - sum(p < kept for p in there)])
-        trial.numbers = repr({p: v for p, v in there.items() if p < kept})
-        try:
-            outcome = trial.run(few, values=trial.inputs(given)[:len(few.shapes)])
-        except (NotForReference, Ended):
-            continue
-        finally:
-            trial.numbers = numbers
-        own, pairs = dict(zip(ours.options, ours.shown, strict=False)), zip(theirs.options, theirs.shown, strict=True)
-        right.append(f"without {' and '.join(those)}")
-        if problem := outcome.problem(*OF_A_CALL):
-            values = (f" The default value of {n} is {own[n]}, in the reference {v}." for n, v in pairs
-                      if n in those and own.get(n, v) != v)
-            return [asked(Answer.FAILED, f"No. {right[-1].capitalize()}: {problem.seen}{''.join(values)}",
-                          "Give forward the default values of the reference's forward.", str(problem.status))]
-    return [asked(Answer.PASSED, f"Yes: {', '.join(right)}.")] if right else []
-
-
-def _beside_a_batch(trial: TrialRun, given: Case) -> list[Question]:
-    """A warning for wrong values; a note for an exception. Not asked of losses, nor of operators without parameters."""
-    batch, right = given.shapes[0][0] if given.shapes and given.shapes[0] else 0, False
-    places = [i for i, x in enumerate(trial.given) if x.dim() > 1 and len(x) == batch and trial.drawn.structures[i] is None and
-              (x.is_floating_point() or x.dtype is torch.bool)]
-    asked = partial(Question, "beside", "Right for one sample beside a batch?")
-    for place in places[:_TRIES] if batch > 1 < len(places) else ():
-        values = trial.inputs(given)
-        values[place] = values[place][:1].clone()
-        try:
-            outcome = trial.run(replace(given, shapes=tuple(tuple(x.shape) for x in values)), values=values)
-        except (NotForReference, Ended):
-            continue
-        if outcome.expected["output"].shape[:1] != (batch,) or all(n.startswith("input ") for n in outcome.names):
-            continue
-        right = True
-        if problem := outcome.problem(*OF_A_CALL):
-            raised = problem.about == "call" and problem.status is Status.LAUNCH_FAILED
-            return [asked(Answer.NOTE if raised else Answer.WARNED, f"No. With one sample of input {place} beside {batch} of "
-                          f"the others: {problem.seen} The reference repeats the sample.",
-                          "Repeat the sample as PyTorch's operators do, or raise an exception.", str(problem.status))]
-    return [asked(Answer.PASSED, "Yes.")] if right else []
-
-
 def _masked(trial: TrialRun, given: Case) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """The values, and how they differ from those that get_inputs() draws. Inputs with a structure keep it."""
     structures, kinds = trial.drawn.structures, trial.given
@@ -307,10 +270,10 @@ def _masked(trial: TrialRun, given: Case) -> Iterator[tuple[str, list[torch.Tens
     whole = [place for place, x in enumerate(kinds) if structures[place] is None and x.dtype in (torch.int32, torch.int64)]
     masks = [place for place, x in enumerate(kinds) if x.dtype is torch.bool and x.dim()]
     sums = [place for place, s in enumerate(structures) if s and s.word == OF_SUM_1]
-    for said, places, change in (("a sample of zeros", free, partial(_first, 0)), (_OF_MASK, free, _masked_row),
+    for said, places, change in ((_ZEROS, free, partial(_first, 0)), (_OF_MASK, free, _masked_row),
                                  ("a sample of False", masks, partial(_first, 0)),
                                  ("a sample of True", masks, partial(_first, 1)),
-                                 ("a sample of whole numbers that are 0", whole, partial(_first, 0)),
+                                 (_ZERO_INDICES, whole, partial(_first, 0)),
                                  *(("rows of a single 1", [place], _one_hot) for place in sums), (_FLIPPED, masks, _flipped),
                                  (_HALVED, whole, _every_other_halved),
                                  *((_ONE_VALUE, [place], partial(_row_of_one, _least(trial, given, place)))
@@ -422,6 +385,8 @@ def _zeroed(words: str, state: State | None) -> State | None:
 def _of_kind(v: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
     if kind == _ONE_SIGN:
         return v.abs() + 2.0**-10
+    if kind == _NO_SAMPLE:   # as a sample of padding alone, or one that is only to be trained
+        return _first(0, v)
     if kind == _SPARSE:   # a sixteenth is left
         return v * (torch.randint(16, v.shape, generator=generator, device=v.device) == 0)
     some = v.flatten()[torch.randint(v.numel(), (4,), generator=generator, device=v.device)]

@@ -65,13 +65,13 @@ ASKED = {  # in daily use
     "kernels_ran": "Does its CUDA code run here?", "resets": "Draws anew in reset_parameters()?",
     "refuses": "Raises for too many channels?", "later_bias": "Uses a bias that it gets later?",
     "second_derivative": "Right second derivatives?", "double": "As exact in float64 as the reference?",
-    "bfloat16": "Right in bfloat16 and under autocast?",
+    "bfloat16": "Right in bfloat16 and under autocast?", "default_dtype": "Right where torch's default dtype is another?",
     "numbers": "Right for other numbers among its inputs?", "leading": "Right for one more leading dimension?",
     "unbatched": "Right for a sample without a batch?", "kept": "Frees the tensors of its calls?",
     "attributes": "Sets the same tensors on itself?"}
 KEYS = tuple(key for key in ASKED if key not in ("buffers", "strides", "kernels_ran", "resets", "refuses", "later_bias",
                                                  "numbers", "leading", "unbatched", "kept", "attributes", "second_derivative",
-                                                 "double", "bfloat16"))
+                                                 "double", "bfloat16", "default_dtype"))
 OF_DAILY_USE = {
     "no_grad": "Compute the same values with and without gradient recording.",
     "threads": "Allocate temporary tensors in each call. Do not keep them in self or in static variables.",
@@ -97,6 +97,7 @@ OF_DAILY_USE = {
     "second_derivative": "Use ctx.save_for_backward and differentiable operations in backward, or mark it once_differentiable.",
     "double": "Compute in the dtype of the input, or raise an exception for a dtype that the file does not support.",
     "bfloat16": "Test the dtypes of input and parameters, and convert them where torch.is_autocast_enabled().",
+    "default_dtype": "Give each new tensor its dtype: x.options() or dtype=x.dtype.",
     "left_alone": "Write only to the buffers to which the reference writes. Draw random numbers from a generator of your own.",
     "settings": "Do not change what belongs to the whole process, or restore it.",
     "strides": "Return contiguous tensors, as the reference does, if other code reads their memory.",

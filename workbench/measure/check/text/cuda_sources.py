@@ -27,6 +27,9 @@ from .compile_advice import Place, compile_advice
 
 # The rest of an atomicAdd that counts: its order does not matter.
 _COUNTS = re.compile(r"(?:[^;()]|\([^;()]*\))*,\s*(?:\d+[uUlL]*|1\.0?f?)\s*\)")
+# A variable of the process for device memory. It counts if a call stores something there.
+_SHARED = re.compile(r"^(?:[ \t]*static[ \t]+)?(?:(?:torch|at)::Tensor[ \t]+|(?:float|double|half|__half|char|void)[ \t]*"
+                     r"\*[ \t]*)(?P<name>\w+)[ \t]*(?:;|=(?!=)|\{[^;{}]*\}[ \t]*;)", re.M)
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
 MOST_WAIT_S = 60.0   # for nvcc, after the last other answer
@@ -74,6 +77,11 @@ def findings(text: str, calls: Sequence[InlineCall]) -> list[Hint]:
     if streams and not re.search(r"cudaGetLastError|cudaPeekAtLastError|KERNEL_LAUNCH_CHECK", code):
         found.append(Hint("errors", "No launch is checked for an error.",
                           "Write C10_CUDA_KERNEL_LAUNCH_CHECK(); after each launch."))
+    if shared := [one["name"] for one in _SHARED.finditer(code) if re.search(
+            rf"\bcudaMalloc\w*\s*\([^;]*&\s*{one['name']}\b|[;{{}})]\s*{one['name']}\s*=(?!=)", code[one.end():])]:
+        found.append(Hint("shared", f"All threads and streams share the memory of {', '.join(dict.fromkeys(shared))}. If "
+                          "kernels write there, two calls at once give wrong results.",
+                          "Allocate it in each call: PyTorch's allocator is fast."))
     if any(not _COUNTS.match(code, one.end()) for one in re.finditer(r"\batomicAdd\s*\(", code)):
         found.append(Hint("bits", "atomicAdd sums in another order each time.",
                           "Replace atomicAdd by a two-step sum if the same bits are needed in each run."))
