@@ -224,8 +224,7 @@ __device__ __forceinline__ void wgmma_fence() {
 #endif
 }
 
-// Call it between ordinary writes to shared memory and the products or tensor stores that read them, before the barrier, or
-// for products also after it.
+// Call it between writes to shared memory and products or tensor stores that read them, before their barrier.
 __device__ __forceinline__ void products_see_writes() {
 #if !defined(__CUDACPU__) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
