@@ -1,5 +1,5 @@
 """Questions that stand alone. What only a GPU can answer: the current stream, waiting, memory, torch.compile, CUDA graphs. Then
-a bias that a layer gets later, an input of a wrong shape, calls without optional arguments, and one sample beside a batch."""
+other types, a later bias, an input of a wrong shape, calls without optional arguments, and one sample beside a batch."""
 
 from __future__ import annotations
 

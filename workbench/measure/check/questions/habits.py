@@ -294,7 +294,7 @@ class _Habits(OfNetworks):
             settings = [name for name in ours.settings if name not in theirs.settings]
             drawn = "It draws random numbers, the reference does not." if ours.draws and not theirs.draws else \
                 _DRAWS_FIRST if ours.drew and not theirs.drew else ""
-            said = [*[drawn][:len(drawn)],
+            said = [*([drawn] if drawn else []),
                     *(["It does not run forward hooks."] if theirs.hooks and not ours.hooks else []),
                     *([f"It changes {', '.join(settings[:4])}."] if settings else [])]
             questions.append(self._question("settings", lambda: " ".join(said), "Yes.").as_warning())
