@@ -143,7 +143,6 @@ def test_register_wgmma_stores_rows_of_any_length(direction: str, layers: tuple,
     *(pytest.param(*slip, marks=pytest.mark.long) for slip in (
         ("persistent_wgmma", "forward", "item.number - a.unsplit, item.part,", "item.number - a.unsplit, 0,"),
         ("persistent_wgmma", "grad_input", "first = a.splits.quotient(stages * part)", "first = 0"),
-        ("register_wgmma", "forward", "tensor_store_wait<PIECES % 2 == 0 ? 1 : 0>()", "(void)0"),  # results are overwritten
         ("register_wgmma", "forward", "box_byte(WIDTH, channel, here % PER_BOX * P::OF_POSITION)",  # results out of order
          "here % PER_BOX * P::OF_POSITION"),
         ("register_wgmma", "forward", "constexpr (P::crosses(OFFSET))", "constexpr (false)"))),  # a neighbouring row is met
