@@ -13,11 +13,10 @@ from hypothesis import given, settings
 
 from tests.shared import workloads
 from workbench.core import facts
-from workbench.core.ceilings import ceilings_for, folder, keep, kept
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.presets import PRESETS, preset
 from workbench.core.replies import Rates
-from workbench.core.roofline import Ceilings, ceilings_of, floor
+from workbench.core.roofline import Ceilings, ceilings_for, ceilings_of, floor, folder, keep, kept
 
 H200 = ceilings_of("NVIDIA H200")
 

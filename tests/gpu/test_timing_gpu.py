@@ -15,11 +15,11 @@ import torch
 from tests.drive.conftest import WORKLOAD, good
 from tests.shared import require
 from workbench.core.candidate import Candidate
-from workbench.core.ceilings import kept
 from workbench.core.env import find_toolchain
 from workbench.core.layer import DIRECTIONS, FORWARD, ConvTranspose, Workload
 from workbench.core.presets import preset
 from workbench.core.profile import METRICS
+from workbench.core.roofline import kept
 from workbench.core.toolchain import nvcc_problem
 from workbench.core.trial import FORMULATION, Status
 from workbench.core.variants import find

@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.bench.made import recorded, trial
 from tests.shared import require, ticked
-from workbench.core import ceilings, facts, numbers
+from workbench.core import facts, numbers, roofline
 from workbench.core.cache import Cache
 from workbench.core.layer import Workload
 from workbench.core.presets import preset
@@ -465,7 +465,7 @@ def test_a_gpus_ceilings_say_whether_this_machine_measured_them(tmp_path, monkey
     assert "This GPU has not been measured, so no floor is shown." in machine_page._ceilings("NVIDIA <New>")
     text = machine_page._ceilings("NVIDIA H200")
     assert "as recorded by the project, not measured on this machine" in text and "4.65 TB/s" in text
-    ceilings.keep(Rates(name="NVIDIA H200", uuid="GPU-1", read_bytes_per_s=4.0e12, write_bytes_per_s=3e12,
+    roofline.keep(Rates(name="NVIDIA H200", uuid="GPU-1", read_bytes_per_s=4.0e12, write_bytes_per_s=3e12,
                         copy_bytes_per_s=3.5e12, flops_per_s={"fp32": 5e13}, l2_bytes=1))
     text = machine_page._ceilings("NVIDIA H200")
     assert "measured on this machine" in text and "not measured" not in text and "4.00 TB/s" in text

@@ -1,6 +1,7 @@
 """What the workbench knows without a GPU: layers, templates, trials, the messages between processes. No torch.
 
-layer            `layer`, `facts` (work and bytes of a layer), `sectors`, `roofline`, `ceilings`, `awkward` (layers for tests)
+layer            `layer`, `facts` (work and bytes of a layer), `sectors`, `roofline` (and the rates of a GPU), `awkward` (for
+                 tests)
 named layers     `preset` (one of them), `presets` (the layers of both suites, and a preset by its name)
 kernel templates `variants` reads the header of a `.cu`; `expressions`, `space`; `candidate` (also: which layers it serves);
                  `template` renders the source; `identity` makes the candidate's id from it; `fork` (a candidate whose text a

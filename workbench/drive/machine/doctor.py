@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ...core import landlock, numbers
-from ...core.ceilings import ceilings_for, kept
 from ...core.confinement import Confinement, bwrap, bwrap_problem, landlock_problem, seccomp_problem, user_problem
 from ...core.env import (
     Gpu,
@@ -24,6 +23,7 @@ from ...core.env import (
     torch_info,
 )
 from ...core.errors import BadRequest
+from ...core.roofline import ceilings_for, kept
 from ...core.toolchain import Toolchain
 
 _FOR_A_GPU = ("torch", "torch for the GPU", "nvcc")

@@ -12,11 +12,10 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ...core import numbers
-from ...core.ceilings import ceilings_for
 from ...core.facts import bytes_moved, flops, intensity
 from ...core.layer import BACKWARD, DIRECTIONS, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
 from ...core.presets import PRESETS, called
-from ...core.roofline import Ceilings, memory_seconds
+from ...core.roofline import Ceilings, ceilings_for, memory_seconds
 from ...core.trial import Trial
 from ...core.verdict import SAME, UNSURE
 from ..sessions.files import clocks_of, samples_of

@@ -12,10 +12,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...core import numbers
-from ...core.ceilings import ceilings_for
 from ...core.layer import BACKWARD, FORWARD, LAUNCHES, Workload
 from ...core.precision import QUALIFIES
-from ...core.roofline import Floor, floor
+from ...core.roofline import Floor, ceilings_for, floor
 from ...core.trial import FORMULATION, NOT_DROP_IN, Status, Timing, Trial
 from ...core.verdict import FASTER as FASTER
 from ...core.verdict import SAME, UNSURE, Verdict, from_quartiles, from_samples, more_samples

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from ...core import ceilings
+from ...core import roofline
 from ...core.candidate import tiles_of, why_not
 from ...core.errors import BadRequest, RenderError
 from ...core.facts import tensor_bytes
@@ -443,7 +443,7 @@ class Execution:
     def _measure_ceilings(self) -> None:
         """Measure the rates of the GPU (reading, writing, copying, multiplying), once for each GPU and machine."""
         device = self.run.known_device
-        if not self.request.time or device.kind == "cpu" or ceilings.kept(device.name):
+        if not self.request.time or device.kind == "cpu" or roofline.kept(device.name):
             return
         self.run.message = f"measuring the rates of {device.name}, once"
         self.workers.measure_ceilings(self.name, stop=self.run.cancelled)

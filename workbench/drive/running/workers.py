@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from ...core import ceilings
+from ...core import roofline
 from ...core.diagnostics import LOG
 from ...core.env import environment, find_toolchain, require_torch
 from ...core.errors import BadRequest
@@ -129,7 +129,7 @@ class Workers:
 
     def measure_ceilings(self, device: str, *, stop: threading.Event | None = None) -> None:
         """Measure the rates of a GPU and keep them. Its floors are computed from them afterwards."""
-        ceilings.keep(self.measure(device).call(CeilingsOrder(device_of(device)), limit_s=120, stop=stop))
+        roofline.keep(self.measure(device).call(CeilingsOrder(device_of(device)), limit_s=120, stop=stop))
 
     def build_all(self, items: list[Rendered], device: str) -> dict[str, Built]:
         """Build in few shared translation units, without a session. candidate_id -> build result."""
@@ -171,7 +171,7 @@ class Workers:
         """The order to judge one candidate in the measuring process of a place."""
         candidate = item.candidate
         limit = floor(request.workload, candidate.direction, candidate.precision,
-                      ceilings.ceilings_for(self.device(place).name))
+                      roofline.ceilings_for(self.device(place).name))
         return JudgeOrder(Path(built.library), symbol(item), candidate.direction, request.workload, device_of(place),
                           candidate.precision, built.digest, effort=request.effort, time=request.time,
                           cold_l2=request.cold_l2, scratch=self.scratch, limit_s=request.run_timeout_s,

@@ -9,9 +9,8 @@ import streamlit as st
 
 from ...core import numbers
 from ...core.cache import Cache
-from ...core.ceilings import ceilings_for, kept
 from ...core.env import cache_dir, environment
-from ...core.roofline import CEILINGS
+from ...core.roofline import CEILINGS, ceilings_for, kept
 from ...drive.checking import attacks, selftest
 from ...drive.machine import doctor
 from . import address, results, state, theme
