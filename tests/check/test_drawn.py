@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from workbench.core.answers import Answer
 from workbench.measure.check.clock.timed_input import factors_for, timed_input
+from workbench.measure.check.foreign.replies import Left
+from workbench.measure.check.party import other_resets
 from workbench.measure.check.questions import kernelbench
 from workbench.measure.check.questions.drawn import Drawn
 
@@ -146,6 +150,18 @@ def test_kernelbench_s_own_verdict_is_for_kernelbench_s_own_inputs(tmp_path) -> 
         with trial_of(f"WRONG = {wrong}\n{text}", models.REFERENCE, tmp_path) as (trial, case):
             found = kernelbench.verdict(trial, case)
             assert found.strict is (trials == 5) and found.trials == 5, found
+
+
+@pytest.mark.parametrize(("ours", "words"), [
+    ((0.29, 0.5, 0.25, 0.49), ""), ((0.29, 0.5, 0.6, 1.2), ""), ((0.29, 0.5, 0.0, 0.0), "root mean square of bias is 0,"),
+    ((0.5, 0.9, 0.29, 0.5), "root mean square of weight is 0.5, in the reference 0.29."),
+    ((0.29, 0.9, 0.29, 0.5), "largest value of weight is 0.9,")])
+def test_other_numbers_of_the_same_distribution_are_right(ours: tuple[float, ...], words: str) -> None:
+    """A bias of six values differs by chance."""
+    theirs = Left((), (), (), draws=False, seeds=(), hooks=True, strides=(), settings=(), redrawn=("weight", "bias"),
+                  sizes=(0.29, 0.5, 0.29, 0.48))
+    said = other_resets(replace(theirs, sizes=ours), theirs, {"weight": torch.empty(40, 8), "bias": torch.empty(6)})
+    assert bool(said) == bool(words) and words in said, said
 
 
 def test_a_matrix_that_is_symmetric_stays_so_when_it_is_timed() -> None:

@@ -178,6 +178,20 @@ def test_findings_in_the_text() -> None:
         assert [f.about for f in cuda_sources.findings("", [_call(lines)])] == ["shared"] * shared, lines
 
 
+@pytest.mark.parametrize(("line", "hint"), [
+    ('TABLE[f"{n}{k}{s}"]', True), ('TABLE.get(str(n) + str(k))', True),
+    ('TABLE.setdefault("".join(map(str, (n, k))), 1)', True),
+    ('TABLE[f"{n}x{k}"]', False), ('TABLE[n, k]', False), ('TABLE.get(str((n, k)))', False), ('f"{n}{k}"', False),
+    ('TABLE[f"{PREFIX}{n}"]', False), ('TABLE[f"{n:04d}{k:04d}"]', False), ('TABLE[f"{x.dtype}{n}"]', False),
+    ('TABLE["-".join(map(str, (n, k)))]', False)])
+def test_numbers_without_a_separator_are_no_key(line: str, hint: bool) -> None:
+    text = f"class A:\n    def forward(self, x, n, k, s):\n        {'{}'}\n"
+    assert [one.about for one in cuda_sources.of_python(text.format(f"return {line}"))] == [cuda_sources.KEYS] * hint
+    assert [one.about for one in cuda_sources.of_python(text.format(f"key = {line}; return TABLE[key]"))] == [
+        cuda_sources.KEYS] * (hint or line == 'f"{n}{k}"')
+    assert cuda_sources.of_python("def f(:") == []
+
+
 # A right file that works on a stream of its own, between events, and measures how long.
 _ON_A_STREAM = """
 import torch

@@ -66,6 +66,7 @@ _NOT_ASKED = ("other dtypes than the given one, bfloat16 and float64", "torch.fu
               "subclasses of tensors", "calls of a subclass, and calls in a forked process",
               "construction on the meta device", "memory that parameters share",
               "how often the weight is read in a call", "another PYTHONHASHSEED", "python -O",
+              "sizes that share an entry of a table of the file, if its text does not show it",
               "on the CPU, CUDA threads or blocks that change one value without an atomic or a memory fence",
               "on the CPU, what only a GPU refuses at a launch (too many registers)",
               "on the CPU, copies that do not wait (non_blocking), and how exact __sinf and the like are",

@@ -45,18 +45,19 @@ from .questions.drawn import Drawn, left_out
 from .text import cuda_sources, reached
 from .text.build_question import build_question, no_compiler
 from .text.cuda_sources import Nvcc
-from .trialrun import TrialRun, new_seed
+from .trialrun import State, TrialRun, new_seed
 
 _MANY_VALUES = 1 << 22    # bytes of x and the output; fewer are sent fast enough through the pipe
 # Bytes for each value: of a window, and of all other tensors in all processes. The larger window has all tensors that are sent
 # before timed calls, the smaller one the truth. Measured on an H200, the questions take 69 bytes besides the windows, and the
 # times take more. `_OPEN`: how many windows are open at a time.
 _WINDOWS, _WINDOW_MORE, _OPEN = ((16, 112), (8, 80)), 64 << 20, 3
-
 _SEED_OF_FORMS, _INPUT = 48, "input"   # the name of the first argument of forward of PyTorch's layers
 _OF_DIMENSIONS = ("kernel_size", "stride", "padding", "output_padding", "dilation")
 _RESETS, _BY_NAME = "reset_parameters()", "With all arguments by name"
+_LISTS, _THAT_CHANGE = "With lists instead of tuples", "lists"   # see `host.module.in_form`
 _NO_ITERATOR = "{0}() returns no iterator: next(module.{0}()) raises an exception."
+_NO_STATE = "Do not override state_dict or its parts."
 _OF_LAYER = (":bias", ":class", ":flat")   # asked of a file that stands for nn.ConvTranspose
 _OF_INTERFACE = {   # see `host.module.interface`
     ":bias": ("Without a bias it has no attribute bias. PyTorch's layer has None there.", "Register bias as None."),
@@ -71,6 +72,10 @@ _OF_INTERFACE = {   # see `host.module.interface`
                   "Write super().__init__(), not super(self.__class__, self), and do not compare type(self)."),
     ":subclass_state": ("A subclass that changes nothing has other parameters under the same seed.",
                         "Do not compare type(self)."),
+    ":vars": ("state_dict(keep_vars=True) does not give its parameters, but copies or tensors without a gradient.", _NO_STATE),
+    ":plain": ("state_dict() gives tensors that require a gradient.", _NO_STATE),
+    ":assign": ("load_state_dict(assign=True) does not put the tensors of a state in the place of its own.", _NO_STATE),
+    ":into": ("state_dict(destination=..., prefix=...) does not fill that dictionary with names behind the prefix.", _NO_STATE),
     ":hooks": ("It does not run hooks that are registered for all modules.", "Do not override __call__."),
     **{f":{name}": (_NO_ITERATOR.format(name), f"Do not override {name}.")
        for name in ("parameters", "named_parameters", "buffers", "modules", "children")}}
@@ -386,10 +391,12 @@ class _Check:
                                             "file on a machine with a GPU.", seen="Not known: nvcc compiles it, the CPU "
                                             f"emulator does not. {first.seen.removeprefix('No. ')}")
         asked = {q.key for q in self.questions if q.answer is not Answer.SKIPPED}
-        hints = [h for h in cuda_sources.findings(self.text, calls) if h.about not in asked]
-        if hints and calls:
-            self.questions.append(Question("text", "Suspicious code?", Answer.WARNED,
-                                           " ".join(h.seen for h in hints), " ".join(h.advice for h in hints)))
+        hints = [h for h in (*(cuda_sources.findings(self.text, calls) if calls else ()), *cuda_sources.of_python(self.text))
+                 if h.about not in asked]
+        if hints:
+            wrong = str(Status.MISMATCH) * any(h.about == cuda_sources.KEYS for h in hints)
+            self.questions.append(Question("text", "Suspicious code?", Answer.WARNED, " ".join(h.seen for h in hints),
+                                           " ".join(h.advice for h in hints), wrong))
         if self.emulate and any(c.cuda_sources for c in calls):
             for key, text in (("stream", "Runs on the current stream?"), ("memory", "Memory against PyTorch's?"),
                               ("compile", "torch.compile, CUDA graph?")):
@@ -438,7 +445,8 @@ def _forms(trial: TrialRun, case: Case) -> list[Question]:
     if not (ours and theirs) or case.setting.arguments:
         return []
     of_layer = ours.as_layer and theirs.as_layer and case.setting.layer is not None
-    small = ((few_channels(case) or case) if of_layer else case).setting
+    few = (few_channels(case) or case) if of_layer else case
+    small = few.setting
     lists = replace(small, keywords=tuple((n, list(getattr(small.layer, n)) if of_layer and n in _OF_DIMENSIONS else v)
                                           for n, v in small.keywords))
     own = ours.parameters
@@ -450,7 +458,7 @@ def _forms(trial: TrialRun, case: Case) -> list[Question]:
             (_BY_NAME, small, "", f"Name the constructor's arguments as {'nn.ConvTranspose' if of_layer else 'Model'} does."),
             *((f"Without {one.name}", one.setting, "", "Give the arguments default values, as Model does.")
               for one in left_out(trial, case)),
-            ("With lists instead of tuples", lists, "", "Take a list as a tuple."),
+            (_LISTS, lists, _THAT_CHANGE * of_layer, "Take a list as a tuple."),
             ("With whole numbers of NumPy", small, "numpy", "Do not test for int: a whole number of NumPy is none."),
             ("With dtype=torch.float64", small, "dtype", "Pass dtype and device on to the layer, or do not accept them."),
             ("Where torch's default dtype is float64", small, "float64", "Leave dtype None, which stands for the default.")):
@@ -463,10 +471,20 @@ def _forms(trial: TrialRun, case: Case) -> list[Question]:
             try:
                 if wrong := _other_state(facts.names, values, *trial.candidate.make(how)):
                     said.append((f"{words} {wrong}", advice))
+                elif form == _THAT_CHANGE and (wrong := _other_output(trial, few, how, (facts.names, values))):
+                    said.append((f"{words}, whose numbers the caller changes afterwards, {wrong}", "Copy a list."))
             except Raised as error:
                 if form != "dtype":   # a file that refuses it hides nothing
                     said.append((f"{words} it raises {error.sentence}.", advice))
     return [_warning("forms", "Takes arguments in other forms?", said)] if said else []
+
+
+def _other_output(trial: TrialRun, case: Case, how: Construction, state: State) -> str:
+    """What is wrong with the output of a module that was constructed so."""
+    inputs = trial.inputs(case)
+    (usual, *_), (got, *_) = ([*party.call(how, inputs, state=state, no_grad=True)[1], torch.empty(0)]
+                              for party in (trial.reference, trial.candidate))
+    return "" if got.shape == usual.shape and torch.allclose(got, usual, 1e-2, 1e-2) else "its output is another one."
 
 
 def _other_state(names: Sequence[str], values: list[torch.Tensor], ours: Made, own: list[torch.Tensor]) -> str:

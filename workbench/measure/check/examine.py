@@ -23,7 +23,7 @@ from .foreign.process import Ended, Raised
 from .foreign.replies import Output
 from .party import Party, unlike
 from .progress import Progress
-from .questions import apart, cases, drawn, habits, kernelbench, magnitudes, networks, other_values, shrink
+from .questions import apart, cases, drawn, habits, kernelbench, magnitudes, other_values, shrink
 from .questions.cases import Case
 from .text.advice import advice_for_construction
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits
@@ -197,7 +197,7 @@ class Examination:
             if wrong := unlike(names, theirs, ours_facts.names, ours):
                 self.trial.loads_state = False
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {wrong}", _KEEP_NAMES))
-            elif told := networks.wrong_state(self.trial, how, (facts, theirs), ours_facts):
+            elif told := apart.wrong_state(self.trial, how, (facts, theirs), ours_facts):
                 self._fail("state_dict", Problem("state", Status.MISMATCH, f"No. {told[0]}", told[1]))
             elif warned := drawn.no_assign(ours_facts, _ASKED["state_dict"]) or \
                     drawn.any_state(self.trial, how, (names, theirs), _ASKED["state_dict"]) or \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +19,7 @@ from .foreign.requests import OfModule, OnGpu
 R = TypeVar("R")
 _MOST_DEATHS = 1
 _SAME_NORM = 1e-2
+_APART, _OF_FEW, _MANY = 0.1, 5.0, 256   # logarithm of a ratio; the same, times the root of the number of values; values
 _KEPT = 4   # draws: a case makes two or three
 
 
@@ -163,4 +165,20 @@ def other_attributes(ours: Left, theirs: Left) -> str:
             return f"Its attribute {name}, which a call sets, has no gradient. That of the reference has one."
         if not abs(there[name] - norm) <= _SAME_NORM * norm:
             return f"Its attribute {name}, which a call sets, has other values than that of the reference."
+    return ""
+
+
+def other_resets(ours: Left, theirs: Left, state: dict[str, torch.Tensor]) -> str:
+    """What is wrong with what reset_parameters() draws. Other numbers of the same size are right. Of many values the largest
+    shows another distribution."""
+    if again := set(ours.resets) - set(theirs.resets):
+        return f"Called again under one seed, reset_parameters() gives other values of {', '.join(sorted(again))}."
+    own = dict(zip(ours.redrawn, zip(ours.sizes[::2], ours.sizes[1::2], strict=False), strict=False))
+    for name, *both in zip(theirs.redrawn, theirs.sizes[::2], theirs.sizes[1::2], strict=True):
+        count = state[name].numel() if name in state else 0
+        pairs = list(zip(both, own.get(name, ()), strict=False))[:1 + (count >= _MANY)] if count else []
+        for usual, there in pairs:
+            if usual != there and (not usual or not there or abs(log(there / usual)) > _APART + _OF_FEW / count**0.5):
+                word = "root mean square" if (usual, there) == pairs[0] else "largest value"
+                return f"After reset_parameters() the {word} of {name} is {there:.2g}, in the reference {usual:.2g}."
     return ""

@@ -172,7 +172,8 @@ class StateLoaded(Answer):
 
 @dataclass(frozen=True)
 class Output(Answer):
-    """One tensor. `gradients`: the names that were asked for, None for one that is missing."""
+    """One tensor. `gradients`: the names that were asked for, None for one that is missing. `by_hand`: whether a backward that
+    Python defines is behind it; known only where the backward alone runs under autocast."""
 
     type: str
     dtype: str
@@ -180,6 +181,7 @@ class Output(Answer):
     device: str
     requires_grad: bool
     gradients: tuple[str | None, ...] = ()
+    by_hand: bool = False
 
 
 @dataclass(frozen=True)
@@ -269,7 +271,8 @@ class Left(Answer):
     calls whose kernels the emulator has not run; `resets`: parameters that reset_parameters() does not draw anew; `scattered`:
     tensors whose gradients are not contiguous; `attributes`: tensors of the module that a call has set and that are no
     parameters or buffers; `norms` of these; `trained`: those that have a gradient; `drew`: whether some plain call so far, as
-    the first one with a shape, has drawn random numbers."""
+    the first one with a shape, has drawn random numbers; `redrawn`: parameters that reset_parameters() draws; `sizes`: of each
+    its root mean square and its largest value then."""
 
     state: tuple[str, ...]
     frozen: tuple[str, ...]
@@ -286,6 +289,8 @@ class Left(Answer):
     norms: tuple[float, ...] = ()
     trained: tuple[str, ...] = ()
     drew: bool = False
+    redrawn: tuple[str, ...] = ()
+    sizes: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ class Call(OfModule[Output | NoTensor]):
     expanded: bool = False         # grad_output is one value, to be expanded
     no_grad: bool = False
     tf32: str = ""
-    autocast: str = ""             # the dtype of autocast
+    autocast: str = ""             # its dtype; "backward" before it: only the backward runs under it
     wide: bool = False             # inputs and grad_output become float64 there: half of the bytes are sent
 
     def fits(self, sent: Sequence[torch.Tensor], answer: Output | NoTensor, kinds: list[Kind]) -> None:

@@ -72,6 +72,7 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
     the output has another shape or device than grad_output, no gradients come back. `tf32`: how convolutions round their
     operands."""
     count, names = request.inputs, request.gradients
+    alone, _, dtype = request.autocast.rpartition(" ")
     tensors = [_widened(t.to(device)) if request.wide else t.to(device) for t in tensors]
     at_end = next(_at_end)
     tensors = [guarded(t, at_end=at_end) for t in tensors]
@@ -86,7 +87,7 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
             x.requires_grad_(bool(names) and x.is_floating_point())
         with torch.set_grad_enabled(records := bool(names) or not request.no_grad), in_tf32(request.tf32):
             try:
-                with _under(request.autocast, device):
+                with _under("" if alone else dtype, device):
                     output = module(*xs)
             except Exception as error:
                 if torch.is_grad_enabled() != records:
@@ -104,10 +105,12 @@ def call(module: torch.nn.Module, request: Call, tensors: Tensors, device: str) 
             wanted = [xs[int(n[6:])] if n.startswith("input ") else parameters.get(n) for n in names]
             grad_output = tensors[count].expand(output.shape) if request.expanded else tensors[count]
             asked = [w for w in wanted if w is not None and w.requires_grad]
-            given = iter(gradients_of(output, grad_output, asked))
+            with _under(dtype if alone else "", device):
+                given = iter(gradients_of(output, grad_output, asked))
             grads = [next(given) if w is not None and w.requires_grad else None for w in wanted]
             _wait(device)
-            facts = replace(facts, gradients=tuple(n if g is not None else None for n, g in zip(names, grads, strict=True)))
+            facts = replace(facts, by_hand=bool(alone) and _by_hand(output),
+                            gradients=tuple(n if g is not None else None for n, g in zip(names, grads, strict=True)))
             results += [g for g in grads if g is not None]
         return facts, results
     finally:
@@ -456,6 +459,18 @@ def _facts(output: Any) -> Output | NoTensor:
         return NoTensor(f"{str(output.layout).removeprefix('torch.')} tensor")
     return Output("Tensor", str(output.dtype).removeprefix("torch."), tuple(output.shape), str(output.device),
                   output.requires_grad)
+
+
+def _by_hand(output: torch.Tensor) -> bool:
+    """Whether a torch.autograd.Function of Python's is in its graph."""
+    seen, left = set[Any](), [output.grad_fn]
+    while left:
+        if (node := left.pop()) is not None and node not in seen:
+            if isinstance(node, torch.autograd.function.BackwardCFunction):
+                return True
+            seen.add(node)
+            left += [one for one, _ in node.next_functions]
+    return False
 
 
 def _wait(device: str) -> None:

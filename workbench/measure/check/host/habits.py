@@ -7,7 +7,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -267,8 +267,9 @@ def aliases(module: torch.nn.Module, request: Aliases, tensors: Tensors, device:
 def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device: str) -> tuple[Habit, Tensors]:
     """Parameters that were changed in place, as an optimizer does: what state_dict() then has of them, output, output
     under no_grad, and gradients. Then the output after one value of each was changed through .data, which no version counts,
-    also under no_grad and in inference_mode. Then for each of `layouts` output and gradients with other Parameter objects of
-    these values in their place, whose memory has that layout; the answer names the gradients of each."""
+    also under no_grad and in inference_mode; what `_apart_if_reversed` gives is added. Then for each of `layouts` output and
+    gradients with other Parameter objects of these values in their place, whose memory has that layout; the answer names
+    the gradients of each."""
     count = len(tensors) - len(request.parameters)
     values = [v.to(device) for v in tensors[count:]]
     (xs,), grad_outputs = sets_of(request, tensors[:count], device)
@@ -289,14 +290,12 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
             plain = module(*xs).detach()
         overwrite(parameters, request.parameters, [_but_for_one(v, k) for v, k in zip(values, kept, strict=True)])
         for records in _RECORDS:
-            with records():
-                module(*xs)
+            _called_in(records, module, xs)
         for name, value in zip(request.parameters, values, strict=True):
             parameters[name].data.copy_(value)
-        unversioned = []
-        for records in _RECORDS:
-            with records():
-                unversioned.append(module(*xs).detach().clone())
+        unversioned = [_called_in(records, module, xs) for records in _RECORDS]
+        apart = _apart_if_reversed(module, [parameters[n] for n in request.parameters], xs)
+        unversioned = [output + off for output, off in zip(unversioned, apart, strict=True)]
     finally:
         overwrite(parameters, request.parameters, kept)
     results = [*saved, output.detach(), plain, *grads, *unversioned]
@@ -320,6 +319,37 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
             names.append(theirs)
             results += [output.detach(), *grads]
     return Habit(first=there, choices=tuple(names)), results
+
+
+def _called_in(records: Callable[[], Any], module: torch.nn.Module, xs: Tensors) -> torch.Tensor:
+    """The output in a mode. If it raises an exception in inference_mode, that under no_grad: a scripted module does, once it
+    has been called with gradients."""
+    try:
+        with records():
+            output: torch.Tensor = module(*xs).detach().clone()
+            return output
+    except RuntimeError:
+        if records is not torch.inference_mode:
+            raise
+    return _called_in(torch.no_grad, module, xs)
+
+
+def _apart_if_reversed(module: torch.nn.Module, parameters: Tensors, xs: Tensors) -> Tensors:
+    """By how much outputs differ after the values of each parameter were reversed through .data, and after the same values were
+    written as a new version. No sum or largest value shows the first change. The values have few digits: sums are exact."""
+    apart = []
+    for records in _RECORDS:
+        restore([(p, p.detach().bfloat16()) for p in parameters])
+        _called_in(records, module, xs)
+        others = [p.detach().flatten().flip(0).view(p.shape) for p in parameters]
+        for p, other in zip(parameters, others, strict=True):
+            p.data.copy_(other)
+        first = _called_in(records, module, xs)
+        restore([*zip(parameters, others, strict=True)])
+        second = _called_in(records, module, xs)
+        same = (first == second) | first.isnan() & second.isnan()
+        apart.append(torch.where(same, 0, first - second) if first.is_floating_point() else torch.zeros_like(first))
+    return apart
 
 
 def _but_for_one(values: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
@@ -423,7 +453,7 @@ def left(module: torch.nn.Module, request: AskLeft, tensors: Tensors, device: st
     strides = tuple(output.stride()) if isinstance(output, torch.Tensor) else ()
     draws = not {*drawn_before} <= {*drawn}
     return Left(tuple(state), (*frozen, *thawed), changed, draws, seeds, bool(ran), strides, changed_settings(before),
-                resets=_drawn_otherwise(module), scattered=scattered, attributes=tuple(attributes),
+                scattered=scattered, attributes=tuple(attributes),
                 norms=tuple(float(v.detach().double().norm()) for v in attributes.values()),
                 trained=tuple(n for n, v in attributes.items() if v.requires_grad)), [*state.values(), *grad_outputs]
 
@@ -446,26 +476,6 @@ def _thawed(module: torch.nn.Module, trainable: dict[str, bool]) -> Iterator[str
         p.requires_grad_(trainable.get(n, True))
     for one, training in modes:
         one.training = training
-
-
-def _drawn_otherwise(module: torch.nn.Module) -> tuple[str, ...]:
-    """Parameters that reset_parameters() of their part does not draw anew when it is called again under the same seed."""
-    parameters = {n: p for n, p in module.named_parameters()
-                  if callable(getattr(module.get_submodule(n.rpartition(".")[0]), "reset_parameters", None))}
-    kept = [(one, one.detach().clone()) for one in (*module.parameters(), *module.buffers())]
-    drawn: list[Tensors] = []
-    with contextlib.suppress(Exception):   # foreign code
-        for _ in range(2):
-            torch.manual_seed(len(kept))
-            for one in module.modules():
-                if callable(reset := getattr(one, "reset_parameters", None)):
-                    reset()
-            drawn.append([p.detach().clone() for p in parameters.values()])
-            with torch.no_grad():
-                for p in parameters.values():
-                    p.add_(1)
-    restore(kept)
-    return tuple(n for n, *both in zip(parameters, *drawn, strict=True) if not torch.equal(*both)) if len(drawn) == 2 else ()
 
 
 def sets_of(request: DailyUse, tensors: Tensors, device: str) -> tuple[list[Tensors], Tensors]:

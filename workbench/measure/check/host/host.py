@@ -6,6 +6,7 @@ The judge does not rely on answers from here: it compares tensors and measures t
 from __future__ import annotations
 
 import ast
+import copy
 import faulthandler
 import gc
 import importlib
@@ -63,6 +64,7 @@ from .module import (
     of_subclass,
     other_random_states,
     random_states,
+    restore,
     settings_now,
     stands_for_layer,
     takes_assign,
@@ -194,7 +196,7 @@ class Host:
         names, values = the_state(module)
         wanted = tuple(n for n, p in module.named_parameters() if p.requires_grad)
         has = interface(module, as_layer=stands_for_layer(self.cls)) if request.form == INTERFACE else ()
-        has += of_subclass(self.cls, request, values) if has else ()
+        has += (*of_subclass(self.cls, request, values), *_of_state_dict(module)) if has else ()
         has += (":arguments",) if has and (arguments, keywords) == tuple(map(ast.literal_eval, (
             request.arguments, request.keywords))) else ()
         return Made(tuple(names), wanted, structure(module), convolves(module), after, *kinds(module),
@@ -218,7 +220,12 @@ class Host:
         """The habit `left`, which needs data that the host keeps."""
         found, results = habits.left(self.modules[request.module], request, tensors, self.device, self.settings)
         self.loaded.raise_what_cuda_says()
-        return replace(found, idle=self.loaded.idle, drew=self.drew, settings=(*self.seeded, *found.settings)), results
+        drawn = _drawn_anew(self.modules[request.module])
+        sizes = [float(x.nan_to_num(0, 0, 0)) for first, _ in drawn.values() for x in (first.square().mean().sqrt(),
+                                                                                       first.abs().amax())]
+        return replace(found, idle=self.loaded.idle, drew=self.drew, settings=(*self.seeded, *found.settings),
+                       resets=tuple(n for n, both in drawn.items() if not torch.equal(*both)), redrawn=tuple(drawn),
+                       sizes=tuple(sizes)), results
 
     def two_instances(self, request: requests.TwoInstances, tensors: Tensors) -> tuple[Habit, Tensors]:
         found = networks.two_instances(self.modules[request.module], self.modules[request.other], request, tensors, self.device)
@@ -255,6 +262,52 @@ def _generators(device: str) -> tuple[object, ...]:
     """The states of the generators of torch and Python, as they are: much faster than their checksums."""
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), *(
         [] if device == "cpu" else [torch.cuda.get_rng_state(device).numpy().tobytes()])
+
+
+def _drawn_anew(module: torch.nn.Module) -> dict[str, list[torch.Tensor]]:
+    """Of each parameter whose part has reset_parameters() what that draws, and what it draws again under the same seed."""
+    parameters = {n: p for n, p in module.named_parameters() if p.numel() and p.is_floating_point() and
+                  callable(getattr(module.get_submodule(n.rpartition(".")[0]), "reset_parameters", None))}
+    kept = [(one, one.detach().clone()) for one in (*module.parameters(), *module.buffers())]
+    drawn: list[Tensors] = []
+    with suppress(Exception):   # foreign code
+        for _ in range(2):
+            torch.manual_seed(len(kept))
+            for one in module.modules():
+                if callable(reset := getattr(one, "reset_parameters", None)):
+                    reset()
+            drawn.append([p.detach().clone() for p in parameters.values()])
+            restore([(p, p.detach() + 1) for p in parameters.values()])
+    restore(kept)
+    return dict(zip(parameters, map(list, zip(*drawn, strict=True)), strict=True)) if len(drawn) == 2 else {}
+
+
+def _of_state_dict(module: torch.nn.Module) -> tuple[str, ...]:
+    """":vars" if state_dict(keep_vars=True) gives tensors with the memory of the parameters that require a gradient as they do.
+    ":plain" if state_dict() gives some that require none. ":into" if it fills a given dictionary, with a prefix before names.
+    ":assign" if load_state_dict(assign=True) gives a copy the tensors of a state in bfloat16."""
+    found, into = list[str](), dict[str, Any]()
+    with suppress(Exception):   # foreign code
+        parameters = dict(torch.nn.Module.named_parameters(module, remove_duplicate=False))
+        there, plain = module.state_dict(keep_vars=True), module.state_dict()
+        module.state_dict(destination=into, prefix="of.")
+        both = [(p, there[n], plain[n]) for n, p in parameters.items()]
+        same = all((p.requires_grad, p.data_ptr()) == (v.requires_grad, v.data_ptr()) for p, v, _ in both)
+        found += [":vars"] if same else []
+        found += [":plain"] if not any(v.requires_grad for *_, v in both) else []
+        found += [":into"] if into.keys() == {f"of.{n}" for n in plain} else []
+    return (*found, *[":assign"][:_assigns(module)])
+
+
+def _assigns(module: torch.nn.Module) -> bool:
+    """True if that raises an exception, as it does for a scripted module."""
+    with suppress(Exception):   # foreign code
+        other = copy.deepcopy(module)
+        given = {n: v.bfloat16() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+                 for n, v in module.state_dict().items()}
+        other.load_state_dict(given, assign=True)
+        return all(v.dtype == given[n].dtype and torch.equal(v, given[n]) for n, v in zip(*the_state(other), strict=True))
+    return True
 
 
 def _is_known(default: Any) -> bool:

@@ -157,13 +157,16 @@ def stands_for_layer(cls: Any) -> bool:
 @contextmanager
 def in_form(form: str, arguments: Any, keywords: Any) -> Iterator[tuple[Any, Any]]:
     """The arguments of a constructor that is called inside: with whole numbers of NumPy's ("numpy"), with dtype float64
-    ("dtype"), or where the default dtype is float64 ("float64")."""
+    ("dtype"), or where the default dtype is float64 ("float64"). "lists": lists among them change afterwards."""
     if form == "dtype":
         keywords = {**keywords, "dtype": torch.float64}
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if form == "float64" else usual)
     try:
         yield (_of_numpy(arguments), _of_numpy(keywords)) if form == "numpy" else (arguments, keywords)
+        for one in (*arguments, *keywords.values()) if form == "lists" else ():
+            if isinstance(one, list):
+                one[:] = [n + 1 for n in one]
     finally:
         torch.set_default_dtype(usual)
 

@@ -15,22 +15,99 @@ import torch
 from ....core import numbers
 from ....core.answers import Answer, Question
 from ....core.trial import Status
+from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
-from ..foreign.replies import LEAVES_GRAD_MODE
+from ..foreign.replies import LEAVES_GRAD_MODE, Made
 from ..foreign.requests import AskMemory, AskWaits, AsTrained, Compile, Graph, OnGpu, SideStream
-from ..party import Party
+from ..party import Construction, Party, by_name
 from ..text.advice import ASKED, OF_DAILY_USE, of_cuda
-from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of
+from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits
 from . import magnitudes
-from .asking import OTHER_COUNT, split
-from .cases import Case, changed
+from .asking import OTHER_COUNT, Not, split
+from .cases import Case, changed, few_channels
 from .networks import OF_A_CALL, SEED_OF_SIZES, OfNetworks, at_a_new_size
 
 R = TypeVar("R")
 _TRIES = 3   # inputs of which one sample is given
 _FIRST_IN_BFLOAT16 = "train bfloat16 trainable"
 _OF_FIRST_TYPE = "Keep a tensor for each dtype, or keep it in the widest one."
+_OF_8_BITS = "Keep the operands of a call in bfloat16, or in a wider type."
+_OF_BACKWARD = "Switch autocast off in the backward, as torch.amp.custom_bwd does."
+_WHOLE, _OF_WHOLE = 16, 3e-4   # added to few whole numbers, so that they need 5 bits; relative L2 tolerance
 _CLOSE = 1e-2  # tolerance of these questions, which test the stream and the order, not the accuracy
+
+
+def wrong_state(trial: TrialRun, how: Construction, reference: tuple[Made, list[torch.Tensor]], ours: Made
+                ) -> tuple[str, str] | None:
+    """What is wrong with a state whose names and shapes are right, and what to do. `ours`: of the file."""
+    theirs, values = reference
+    missing, others = ([n for n in a.parameters if n not in b] for a, b in ((theirs, ours.parameters), (ours, theirs.names)))
+    if missing and others:
+        trial.loads_state = False   # its gradients have other names, too
+        return f"Its named_parameters() has {others[0]}, its state_dict and the reference have {missing[0]}.", \
+            "Give the parameters the reference's names in the module, too, by submodules of these names."
+    if said := _of_another_kind(theirs, ours):
+        return said, "Register parameters and buffers as the reference does, and freeze what it freezes."
+    said = _state_inside(trial, how, (theirs.names, values)) or _of_another_dtype(trial, how, (theirs.names, values))
+    return (said, "Give it the reference's dtype." if said.startswith("Its ") else
+            "Do not override state_dict or its parts.") if said else None
+
+
+def _of_another_kind(theirs: Made, ours: Made) -> str:
+    """Whether a name is a parameter in one file and a buffer in the other, or frozen in one of them. An optimizer then changes
+    what it must not change, or does not train what it must train."""
+    both = [{**dict.fromkeys(made.names, "a parameter"), **dict.fromkeys(made.buffers, "a buffer"),
+             **dict.fromkeys(made.frozen, "a parameter that requires no gradient")} for made in (theirs, ours)]
+    return next((f"Its {name} is {both[1][name]}, the reference's is {both[0][name]}." for name in theirs.names
+                 if both[0][name] != both[1].get(name)), "")
+
+
+def _state_inside(trial: TrialRun, how: Construction, state: State) -> str:
+    """What is wrong with the state of the file in the state of a network that contains it."""
+    names, values = state
+    other = [v + 1 if v.is_floating_point() else v for v in values]
+    try:
+        facts, there = trial.candidate.inside(how, (names, other))
+    except Raised as error:
+        return f"In a network load_state_dict raises {error.sentence}."
+    if facts.shares:
+        return "load_state_dict does not copy what it is given: both modules then change together."
+    if not facts.tells:
+        return "load_state_dict(strict=False) does not return the missing and the unexpected keys."
+    if set(facts.names) != set(names):
+        return f"In a network its state_dict has {', '.join(facts.names) or 'nothing'}, not {', '.join(names)}."
+    there = by_name(names, facts.names, there)
+    for n, a, b in zip(names, other, there, strict=True):
+        if a.dtype != b.dtype:
+            ours, theirs = (str(one.dtype).removeprefix("torch.") for one in (b, a))
+            return f"Its {n} is {ours}, the reference's is {theirs}."
+        if not same_bits(a, b):
+            return f"In a network load_state_dict does not change {n}."
+    return ""
+
+
+def _of_another_dtype(trial: TrialRun, how: Construction, state: State) -> str:
+    """What is wrong if a state in another dtype is loaded: the reference's module keeps its own, and takes the rounded values.
+    """
+    names, values = state
+    other = [v.to(torch.float32 if v.dtype is torch.bfloat16 else torch.bfloat16) if v.is_floating_point() else v
+             for v in values]
+    with suppress(Raised):   # of the reference
+        facts, usual = trial.reference.inside(how, (names, other))
+        try:
+            ours, there = trial.candidate.inside(how, (names, other))
+        except Raised as error:
+            return f"For a state in {_named(other)} load_state_dict raises {error.sentence}."
+        for n, a, b in zip(facts.names, usual, by_name(facts.names, ours.names, there), strict=False):
+            if a.dtype != b.dtype:
+                return f"A state in {_named(other)} changes {n} to {_named([b])}. In the reference it stays {_named([a])}."
+            if not same_bits(a, b):
+                return f"A state in {_named(other)} gives {n} other values than in the reference."
+    return ""
+
+
+def _named(tensors: list[torch.Tensor]) -> str:
+    return next((str(v.dtype).removeprefix("torch.") for v in tensors if v.is_floating_point()), "another dtype")
 
 
 def ask(trial: TrialRun, case: Case, outcome: Outcome) -> Iterator[Question]:
@@ -130,10 +207,70 @@ def in_other_types(trial: TrialRun, case: Case) -> list[Question]:
         if not usual.problems and usual.expected["output"].is_floating_point():
             found = [*_in_another_default(trial, usual), *magnitudes.in_double(trial, usual),
                      *magnitudes.in_bfloat16(trial, usual)]
-            return [replace(q, answer=Answer.WARNED, seen=f"No. {said}", status=str(Status.MISMATCH), advice=_OF_FIRST_TYPE)
-                    if q.key == "bfloat16" and q.answer is Answer.PASSED and (said := _after_bfloat16(trial, usual)) else q
-                    for q in found]
+            return [_more_in_bfloat16(trial, usual, q) if q.key == "bfloat16" else q for q in found]
     return []
+
+
+def _more_in_bfloat16(trial: TrialRun, usual: Outcome, question: Question) -> Question:
+    """The answer about bfloat16, or a warning about what is asked only if plain calls are right; the last one also if they
+    raise an exception."""
+    asked: list[tuple[Callable[[TrialRun, Outcome], str], str]] = [(_backward_alone, _OF_BACKWARD)]
+    if question.answer is Answer.PASSED:
+        of_layer = [(_of_whole_numbers, _OF_8_BITS), (_second_in_bfloat16, OF_DAILY_USE["second_derivative"])]
+        asked = [*of_layer[:2 * (usual.case.setting.layer is not None)], (_after_bfloat16, _OF_FIRST_TYPE), *asked]
+    for one, advice in asked if question.answer in (Answer.PASSED, Answer.NOTE) else ():
+        with suppress(NotForReference, Raised, Ended, Not):
+            if said := one(trial, usual):
+                return replace(question, answer=Answer.WARNED, seen=f"No. {said}", status=str(Status.MISMATCH), advice=advice)
+    return question
+
+
+def _of_whole_numbers(trial: TrialRun, usual: Outcome) -> str:
+    """What is wrong with whole numbers that bfloat16 holds exactly, as all their sums. Operands of 8 bits or less do not."""
+    there = {"in_channels", "out_channels"} <= dict(usual.case.setting.keywords).keys()
+    exact = trial.run(replace((few_channels(usual.case) if there else None) or usual.case, integers=True))
+    if exact.problems or exact.grad_output is None:
+        return ""
+    larger = [v + _WHOLE * v.sign() * (torch.randint(8, v.shape, generator=trial.generator, device=v.device) == 0)
+              for v in exact.state[1]]
+    exact = replace(exact, state=(exact.state[0], larger))
+    truth = magnitudes.results(trial, trial.reference, exact, "float64", wide=True)
+    half = replace(exact, inputs=[x.bfloat16() for x in exact.inputs], grad_output=exact.grad_output.bfloat16())
+    for words, one, dtype, autocast in (("After .bfloat16()", half, "bfloat16", ""),
+                                        ("Under autocast to bfloat16", exact, "float32", "bfloat16")):
+        theirs, got = (magnitudes.results(trial, party, one, dtype, autocast=autocast)
+                       for party in (trial.reference, trial.candidate))
+        for name, value in got.items():
+            if name not in theirs or not torch.equal(theirs[name].double(), truth[name]) or value.shape != truth[name].shape:
+                continue
+            if not (off := distance(value.double(), truth[name])[0]) <= _OF_WHOLE:
+                return f"{words} the error of {'y' if name == 'output' else name} is {numbers.error(off)} for whole numbers " \
+                    "that bfloat16 holds exactly. PyTorch's result is exact."
+    return ""
+
+
+def _second_in_bfloat16(trial: TrialRun, usual: Outcome) -> str:
+    """What is wrong with second derivatives after .bfloat16(), if they are right in float32."""
+    asker, kinds = OfNetworks(trial, usual), ("parameters", "inputs")
+    if usual.grad_output is None or asker.wrong_derivative(usual, "second", kinds):
+        return ""
+    inputs, values = ([x.bfloat16() if x.is_floating_point() else x for x in some] for some in (usual.inputs, usual.state[1]))
+    half = replace(usual, inputs=inputs, state=(usual.state[0], values), grad_output=usual.grad_output.bfloat16())
+    said = asker.wrong_derivative(half, "second", kinds, dtype="bfloat16")
+    return f"After .bfloat16(): {said}" if said else ""
+
+
+def _backward_alone(trial: TrialRun, usual: Outcome) -> str:
+    """What is wrong with gradients if the backward alone runs under autocast, where the reference's are as exact as usual.
+    Asked of a backward that is written by hand: those of PyTorch's products are in bfloat16 there, too."""
+    if usual.grad_output is None:
+        return ""
+    how, given = trial.how(usual.case), {"state": usual.state, "gradients": usual.names, "grad_output": usual.grad_output}
+    (_, theirs), (facts, got) = ((one, trial.named(one, found)) for one, found in (
+        party.call(how, usual.inputs, autocast="backward bfloat16", **given) for party in (trial.reference, trial.candidate)))
+    asked = facts.by_hand and not magnitudes.wrong(trial, usual, theirs)
+    said = magnitudes.wrong(trial, usual, got) if asked else ""
+    return f"Where only the backward runs under autocast to bfloat16: {said}" if said else ""
 
 
 def _in_another_default(trial: TrialRun, usual: Outcome) -> list[Question]:

@@ -182,9 +182,9 @@ def _far(given: Case) -> Case | None:
     return replace(found, integers=False) if values * 4 <= _FAR_BYTES else None
 
 
-def other_size(given: Case) -> list[Case]:
-    """A transposed convolution whose forward gets the output_size that another output_padding would give."""
-    small = small_case(given)
+def other_size(given: Case, *, equal: bool = False) -> list[Case]:
+    """A layer whose forward gets the output_size that another output_padding would give. `equal`: its sides are equal."""
+    small = (resized(given, 2, given.shapes[0][-1:] * given.setting.layer.dims) if equal else None) or small_case(given)
     if small.workload is None or set(small.setting.layer.stride) == {1}:
         return []
     layer, shape = small.setting.layer, small.workload.output_shape

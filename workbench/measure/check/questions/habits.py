@@ -27,7 +27,7 @@ from ..foreign.requests import (
     TwoCalls,
     Views,
 )
-from ..party import Party, other_attributes
+from ..party import Party, other_attributes, other_resets
 from ..text.advice import ASKED, KEYS, STAYS
 from ..trialrun import NotForReference, Outcome, TrialRun, problem_of, same_bits, wide
 from . import magnitudes
@@ -306,8 +306,7 @@ class _Habits(OfNetworks):
                 lies.append(f"{scattered[0]} is not contiguous. That of the reference is, so that .view(-1) works.")
             if lies:
                 questions.append(self._question("strides", lambda: " ".join(lies), "").as_warning())
-            if again := set(ours.resets) - set(theirs.resets):
-                differ = f"Called again under one seed, reset_parameters() gives other values of {', '.join(sorted(again))}."
+            if differ := other_resets(ours, theirs, dict(zip(*self.first.state, strict=True))):
                 questions.append(self._question("resets", lambda: differ, "").as_warning())
             if ours.idle and not self.trial.candidate.process.deaths:
                 idle = f"The CUDA code of {', '.join(ours.idle[:4])} launched nothing in this check. It is not judged."

@@ -15,11 +15,9 @@ import torch
 from ....core import numbers
 from ....core.answers import Question
 from ..foreign.process import Ended, Raised
-from ..foreign.replies import Made
 from ..foreign.requests import AsTrained, Copied, InModes, Overwritten, Parametrized, TwoInstances
-from ..party import Construction, by_name
-from ..trialrun import NotForReference, Outcome, State, TrialRun, problem_of, same_bits, wide
-from .asking import OTHER_COUNT, SAVES_OTHERS, Not, OtherCalls, split
+from ..trialrun import NotForReference, Outcome, TrialRun, problem_of, wide
+from .asking import OTHER_COUNT, Not, OtherCalls, split
 from .cases import Case, resized, with_batch
 from .drawn import fill
 
@@ -59,56 +57,10 @@ OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
 _DETERMINISTIC = "Under torch.use_deterministic_algorithms(True)"
 _WITH_THREADS, _THREADS = "Where torch.get_num_threads() is", (3, 5, 8)
 _BATCH, _FEW_VALUES, _FEW_PRODUCTS = 11, 1 << 17, 1 << 20   # no number of threads divides it; of its inputs; for a tap
+_SEED_OF_FIRST = 51   # the state replaces what it draws
+_SAVES_OTHERS = ("Its first call saves other tensors for the backward than the second one: torch.utils.checkpoint with "
+                 "use_reentrant=False then raises an exception.")
 _NO_HOOK, _A_VIEW = "It does not run backward hooks.", "is a view and is being modified inplace"
-
-
-def wrong_state(trial: TrialRun, how: Construction, reference: tuple[Made, list[torch.Tensor]], ours: Made
-                ) -> tuple[str, str] | None:
-    """What is wrong with a state whose names and shapes are right, and what to do. `ours`: of the file."""
-    theirs, values = reference
-    missing, others = ([n for n in a.parameters if n not in b] for a, b in ((theirs, ours.parameters), (ours, theirs.names)))
-    if missing and others:
-        trial.loads_state = False   # its gradients have other names, too
-        return f"Its named_parameters() has {others[0]}, its state_dict and the reference have {missing[0]}.", \
-            "Give the parameters the reference's names in the module, too, by submodules of these names."
-    if said := _of_another_kind(theirs, ours):
-        return said, "Register parameters and buffers as the reference does, and freeze what it freezes."
-    said = _state_inside(trial, how, (theirs.names, values))
-    return (said, "Give it the reference's dtype." if said.startswith("Its ") else
-            "Do not override state_dict or its parts.") if said else None
-
-
-def _of_another_kind(theirs: Made, ours: Made) -> str:
-    """Whether a name is a parameter in one file and a buffer in the other, or frozen in one of them. An optimizer then changes
-    what it must not change, or does not train what it must train."""
-    both = [{**dict.fromkeys(made.names, "a parameter"), **dict.fromkeys(made.buffers, "a buffer"),
-             **dict.fromkeys(made.frozen, "a parameter that requires no gradient")} for made in (theirs, ours)]
-    return next((f"Its {name} is {both[1][name]}, the reference's is {both[0][name]}." for name in theirs.names
-                 if both[0][name] != both[1].get(name)), "")
-
-
-def _state_inside(trial: TrialRun, how: Construction, state: State) -> str:
-    """What is wrong with the state of the file in the state of a network that contains it."""
-    names, values = state
-    other = [v + 1 if v.is_floating_point() else v for v in values]
-    try:
-        facts, there = trial.candidate.inside(how, (names, other))
-    except Raised as error:
-        return f"In a network load_state_dict raises {error.sentence}."
-    if facts.shares:
-        return "load_state_dict does not copy what it is given: both modules then change together."
-    if not facts.tells:
-        return "load_state_dict(strict=False) does not return the missing and the unexpected keys."
-    if set(facts.names) != set(names):
-        return f"In a network its state_dict has {', '.join(facts.names) or 'nothing'}, not {', '.join(names)}."
-    there = by_name(names, facts.names, there)
-    for n, a, b in zip(names, other, there, strict=True):
-        if a.dtype != b.dtype:
-            ours, theirs = (str(one.dtype).removeprefix("torch.") for one in (b, a))
-            return f"Its {n} is {ours}, the reference's is {theirs}."
-        if not same_bits(a, b):
-            return f"In a network load_state_dict does not change {n}."
-    return ""
 
 
 class OfNetworks(OtherCalls):
@@ -184,9 +136,15 @@ class OfNetworks(OtherCalls):
     def _parametrized(self) -> str:
         """A layer whose weight is computed in each call, as by weight_norm of torch.nn.utils.parametrizations. A file that
         raises an exception then is not wrong."""
-        weights = tuple(n for n, v in zip(*self.first.state, strict=True) if n in self.first.names and v.dim() > 1)
-        if self.first.case.setting.layer is None or not weights:
+        own = [(n, v.dim() > 1) for n, v in zip(*self.first.state, strict=True) if n in self.first.names]
+        if self.first.case.setting.layer is None or not any(weight for _, weight in own):
             return ""
+        both, weights = tuple(n for n, _ in own), tuple(n for n, weight in own if weight)
+        said = self._of_parametrized(both) if both != weights else None
+        return (self._of_parametrized(weights) or "") if said is None else said   # it may refuse that of a bias
+
+    def _of_parametrized(self, weights: tuple[str, ...]) -> str | None:
+        """What is wrong if these are computed in each call. None if the reference or the file raises an exception."""
         gradients = tuple(self.first.names) if self.first.grad_output is not None else ()
         ask = partial(Parametrized, inputs=len(self.first.inputs), gradients=gradients, parameters=weights, factors=_FACTORS)
         how, given = partial(self.trial.how, self.first.case, seed=_SEED_OF_ANOTHER), [
@@ -199,10 +157,11 @@ class OfNetworks(OtherCalls):
             usual = facts.first
             facts, results = self._asks[0].ask(ask, how(), given, self._asks[1])
         except Raised:
-            return ""
+            return None
         if len(results) != len(_FACTORS) + len(facts.first):
             return OTHER_COUNT
-        words = "Where a parametrization, such as weight_norm, computes its weight"
+        names_of = [n.rpartition(".")[2] for n in weights]
+        words = f"Where a parametrization, such as weight_norm, computes its {' and '.join(names_of)}"
         if lost := [n for n in usual if n not in facts.first]:
             return f"{words}, autograd gives no {self.trial.plain(lost[0])}."
         count = len(_FACTORS)
@@ -238,7 +197,7 @@ class OfNetworks(OtherCalls):
             return [replace(question, advice="Compute the same values for each torch.get_num_threads().")]
         if question.seen.startswith(f"No. {_DETERMINISTIC}"):
             return [replace(question.as_warning(), advice="Use operations that PyTorch has in a deterministic form.")]
-        return [question.as_warning() if question.seen.endswith((_NO_HOOK, SAVES_OTHERS)) else question]
+        return [question.as_warning() if question.seen.endswith((_NO_HOOK, _SAVES_OTHERS)) else question]
 
     def _with_threads(self) -> str:
         """Where PyTorch's operators have another number of threads."""
@@ -253,6 +212,20 @@ class OfNetworks(OtherCalls):
                     many, state=self.first.state, gradients=self.first.grad_output is not None)).problems:
                 return other
         return self.first
+
+    def _first_call_saves_others(self) -> str:
+        """Whether a new module's first call saves other tensors for the backward than the second, unlike the reference's."""
+        if not self.trial.loads_state or self.first.grad_output is None:
+            return ""
+        ask = partial(AsTrained, inputs=len(self.first.inputs), rounds=("first",))
+        how = self.trial.how(self.first.case, seed=_SEED_OF_FIRST)
+        with suppress(Raised):
+            for party in (self.trial.candidate, self.trial.reference):
+                found = bool(party.ask(ask, how, self.first.inputs, self.first.state)[0].buffers)
+                if found is (party is self.trial.reference):
+                    return ""
+            return _SAVES_OTHERS
+        return ""
 
     def _deterministic(self) -> str:
         said = self._as_trained({"deterministic": _DETERMINISTIC}, self.first)

@@ -181,12 +181,15 @@ def _swallowed_gradient(trial: TrialRun, given: Case) -> tuple[bool, Problem | N
             of = numbers.count(int(nan.sum()))
             return True, Problem("gradient_values", Status.MISMATCH, f"{numbers.count(lost)} of {of} NaN in the reference's "
                                  f"{trial.plain(name)} are finite numbers in the file's.")
+        if there is not None and name.startswith("input ") and (
+                wrong := _spread(trial.plain(name), theirs[name], there, "gradient_values")):
+            return True, wrong
     return bool(asked), None
 
 
 def _swallowed(trial: TrialRun, usual: Outcome, place: int) -> tuple[bool, Problem | None]:
     """Whether the reference's output has NaN if that input has one, and what is wrong if the file's has none there. The file
-    may have more of them."""
+    may have more of them in the samples that have one."""
     tried = ((_with_one(trial, usual, place, torch.nan), usual.state) for _ in range(_TRIES))
     return next((found for inputs, state in tried if (found := _lost_nan(trial, usual, inputs, state))[0]), (False, None))
 
@@ -211,12 +214,24 @@ def _lost_nan(trial: TrialRun, usual: Outcome, inputs: list[torch.Tensor], state
     if not bool(nan.any()):
         return False, None
     got = trial.candidate.call(trial.how(usual.case), inputs, state=state if trial.loads_state else None, no_grad=True)[1]
-    lost = nan & got[0].isfinite() if got and got[0].shape == nan.shape else None
-    if lost is None or not (count := int(lost.sum())):
+    if not got or got[0].shape != nan.shape:
         return True, None
-    of = numbers.count(int(nan.sum()))
-    return True, Problem("values", Status.MISMATCH, f"{numbers.count(count)} of {of} NaN in the reference's output are finite "
-                         "numbers in the file's.")
+    if count := int((nan & got[0].isfinite()).sum()):
+        of = numbers.count(int(nan.sum()))
+        return True, Problem("values", Status.MISMATCH, f"{numbers.count(count)} of {of} NaN in the reference's output are "
+                             "finite numbers in the file's.")
+    return True, _spread("output", theirs[0], got[0], "values")
+
+
+def _spread(name: str, theirs: torch.Tensor, got: torch.Tensor, about: str) -> Problem | None:
+    """What is wrong if samples that are finite in the reference's result are not in the file's: one scale for the whole batch
+    carries a NaN from one sample to all. Within a sample another right algorithm may spread it."""
+    if got.shape != theirs.shape or theirs.dim() < 2 or not theirs.is_floating_point():
+        return None
+    others = theirs.flatten(1).isfinite().all(1)
+    count = int((~got[others].isfinite()).sum())
+    return Problem(about, Status.NON_FINITE, f"{numbers.count(count)} values of {name} are not finite in samples that are "
+                   "finite in the reference's.") if count else None
 
 
 def _reached_by_nan(trial: TrialRun, case: Case, inputs: list[torch.Tensor], state: State) -> torch.Tensor | None:

@@ -87,7 +87,7 @@ OF_DAILY_USE = {
     "refuses": "Compare the number of channels of the input with in_channels, and raise an exception.",
     "modes": "Test self.training, torch.is_grad_enabled() and requires_grad in each call. Keep nothing that depends on them.",
     "copied": "Keep tensors in parameters and buffers, and none with its graph.",
-    "resets": "Draw all parameters of the module in each call of reset_parameters().",
+    "resets": "Draw all parameters in each call of reset_parameters(), as the reference draws them.",
     "numbers": "Read the numbers among the inputs in each call. Keep none of them.",
     "leading": "Treat all dimensions ahead of the last ones as the batch, or raise an exception.",
     "kept": "Keep no tensor of a call in self, in a list, or in a cache without a limit.",

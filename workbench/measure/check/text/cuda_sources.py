@@ -1,8 +1,9 @@
-"""Examines a file's CUDA sources without running them: hints from the text, KernelBench's rules for the text, and a compilation
-by nvcc."""
+"""Examines a file's CUDA sources without running them: hints from the text, also from that in Python, KernelBench's rules for
+the text, and a compilation by nvcc."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
@@ -10,9 +11,10 @@ import subprocess
 import sysconfig
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from torch.utils import cpp_extension
@@ -30,6 +32,8 @@ _COUNTS = re.compile(r"(?:[^;()]|\([^;()]*\))*,\s*(?:\d+[uUlL]*|1\.0?f?)\s*\)")
 # A variable of the process for device memory. It counts if a call stores something there.
 _SHARED = re.compile(r"^(?:[ \t]*static[ \t]+)?(?:(?:torch|at)::Tensor[ \t]+|(?:float|double|half|__half|char|void)[ \t]*"
                      r"\*[ \t]*)(?P<name>\w+)[ \t]*(?:;|=(?!=)|\{[^;{}]*\}[ \t]*;)", re.M)
+_NO_NUMBERS = {"dtype", "device", "name", "type", "kind", "mode", "prefix", "suffix", "key", "cls", "op"}   # in a key
+KEYS, _NAMED = "keys", (ast.Name, ast.Attribute)
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
 MOST_WAIT_S = 60.0   # for nvcc, after the last other answer
@@ -86,6 +90,62 @@ def findings(text: str, calls: Sequence[InlineCall]) -> list[Hint]:
         found.append(Hint("bits", "atomicAdd sums in another order each time.",
                           "Replace atomicAdd by a two-step sum if the same bits are needed in each run."))
     return found
+
+
+def of_python(text: str) -> list[Hint]:
+    """A hint if numbers are written one behind the other, with nothing between them, and the text is the key of a table."""
+    return [Hint(KEYS, f"In line {line} numbers without a separator are the key of a table: 1 and 23 give the key of 12 and "
+                 "3.", "Take a tuple as the key.") for line in _joined_keys(text)[:1]]
+
+
+def _joined_keys(text: str) -> list[int]:
+    """The lines of such keys, each in the function or class that uses it."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    lines = []
+    for place in (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.Module)):
+        own = list(_of_place(place))
+        names = {target.id: one.value for one in own if isinstance(one, ast.Assign) and _joins(one.value)
+                 for target in one.targets if isinstance(target, ast.Name)}
+        keys = [one.slice for one in own if isinstance(one, ast.Subscript)]
+        keys += [one.args[0] for one in own if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.args
+                 and one.func.attr in ("get", "setdefault", "pop")]
+        lines += [one.lineno for key in keys if _joins(one := names.get(key.id, key) if isinstance(key, ast.Name) else key)]
+    return sorted(lines)
+
+
+def _of_place(place: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function, without those of functions in it."""
+    for one in ast.iter_child_nodes(place):
+        yield one
+        if not isinstance(one, ast.FunctionDef):
+            yield from _of_place(one)
+
+
+def _joins(value: ast.AST) -> bool:
+    """Whether it is a text with two numbers one behind the other: an f-string, str() + str(), or "".join(map(str, ...)).
+    What has the name of something else, or of a constant, is no number."""
+    if isinstance(value, ast.JoinedStr):
+        return any(_may_be_number(a) and _may_be_number(b) for a, b in pairwise(value.values))
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        left = value.left.right if isinstance(value.left, ast.BinOp) else value.left
+        return _is_str(left) and _is_str(value.right) or _joins(value.left)
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "join" and isinstance(
+        value.func.value, ast.Constant) and value.func.value.value == "" and "str" in {
+            one.id for one in ast.walk(value) if isinstance(one, ast.Name)}
+
+
+def _is_str(one: ast.AST) -> bool:
+    return isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == "str"
+
+
+def _may_be_number(one: ast.AST) -> bool:
+    if not isinstance(one, ast.FormattedValue) or one.format_spec is not None:
+        return False
+    names = [n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(one.value) if isinstance(n, _NAMED)]
+    return not any(name in _NO_NUMBERS or name.isupper() for name in names)
 
 
 def kernelbench_text(text: str) -> list[str]:
