@@ -143,7 +143,7 @@ def test_a_right_layer_is_asked_all_of_them(checked) -> None:
                  marks=pytest.mark.long),
     ("seeds_when_constructed", "same_draw", "Under another seed weight differs."),
     ("two_tiles_of_channels", "other_arguments", "Wrong for in_channels=14, out_channels=7; in_channels=517, "),
-    ("no_overlap", "other_arguments", "Wrong for kernel_size=2, padding=0; kernel_size=5, stride=5, padding=0; right for "),
+    ("no_overlap", "other_arguments", "Wrong for kernel_size=2, padding=0; kernel_size=5, stride=5, padding=0; "),
     pytest.param("eight_rows_of_taps", "other_arguments", "For kernel_size=11, ", marks=pytest.mark.long),
     pytest.param("bias_of_its_group", "other_arguments", "For in_channels=6, groups=2, bias=True: ", marks=pytest.mark.long),
     pytest.param("no_zero_weight", "other_values", "With one channel of each parameter zero: ", marks=pytest.mark.long)])

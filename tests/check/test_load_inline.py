@@ -176,6 +176,49 @@ def test_findings_in_the_text() -> None:
                           ("static float* kept = nullptr;\nvoid f() { cudaMalloc((void**)&kept, 8); }", True),
                           ("static torch::Tensor none;\nvoid f() { torch::Tensor kept; kept = none; }", False)):
         assert [f.about for f in cuda_sources.findings("", [_call(lines)])] == ["shared"] * shared, lines
+    macro = "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800\n#define N 2\n#else\n#define N 8\n#endif\n"
+    for lines, hinted in (("int blocks(int n) { return (n + N - 1) / N; }", True), ("int blocks(int n) { return n; }", False)):
+        hints = cuda_sources.findings("", [_call(f"{macro}__global__ void k(float* y) {{ y[N] = 1; }}\n{lines}\n")])
+        assert [f.about for f in hints] == ["arch"] * hinted, lines
+
+
+# Code that needs PyTorch stands beside code that does not: in a namespace, in extern "C", behind a struct and a macro.
+_KERNELS = """#include <torch/extension.h>
+#include <cuda_fp16.h>
+#define TWICE(x) \\
+  { y[0] = 2 * (x); }
+namespace {
+struct Size { int n; };
+constexpr int steps[] = {1, 2};   // }
+HELPER int next(int i) { return i + '}' - '{' + 1; }
+__global__ void k(float* y, Size size) {
+#ifdef NEVER
+  }
+#endif
+  float row[COUNT];
+  row[0] = __half2float(__float2half(2.f));
+  TWICE(row[0] + next(size.n));
+}
+extern "C" {
+void on_the_host(at::Tensor y) { k<<<steps[0], 1>>>(y.data_ptr<float>(), Size{1}); }
+}
+}
+int count(const torch::Tensor& y) { TORCH_CHECK(y.dim() == 1, "{"); return next(1); }
+"""
+
+
+@pytest.mark.parametrize(("helper", "count", "said"), [
+    ("__device__", "4", ""), ("static inline", "4", "calling a __host__ function"), ("__device__", "size.n", "constant value"),
+    ("__device__", "torch::MANY", "")], ids=["right", "a host function", "an array of variable length", "what needs PyTorch"])
+def test_where_a_header_is_missing_nvcc_compiles_the_kernels(helper: str, count: str, said: str, tmp_path, monkeypatch) -> None:
+    require(find_toolchain().nvcc, "nvcc")
+    monkeypatch.setattr(cuda_sources.cpp_extension, "include_paths", list)
+    source = _KERNELS.replace("HELPER", helper).replace("COUNT", count)
+    found = cuda_sources.nvcc([_call(source)], f'CUDA = """\n{source}"""\n', tmp_path, memory_bytes=8 << 30, limit_s=120,
+                              enough=threading.Event())
+    assert found.answer is (Answer.FAILED if said else Answer.SKIPPED) and said in found.seen, found
+    place = {"calling a __host__ function": 16, "constant value": 14}.get(said)
+    assert not said or f"line {place}" in found.seen, found
 
 
 @pytest.mark.parametrize(("line", "hint"), [

@@ -48,21 +48,24 @@ def cases(workload: Workload, arguments: Arguments) -> list[ModuleCase]:
 
 def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     """The same values in another layout (a copy), or the tensor itself when it is to be contiguous. `part_of_batch`,
-    `part_of_channels`, `crop`: a part of a larger tensor. `shifted`: dense, and begins one element behind an address where new
-    memory begins. `reversed`: the last dimension has the largest stride. `loose`: dimensions of size 1 have stride 1, as after
-    permute; the tensor is contiguous all the same."""
+    `part_of_channels`, `crop`: a part of a larger tensor; with " in channels_last" of one whose channels come last in memory,
+    also of one of three dimensions. `shifted`: dense, and begins one element behind an address where new memory begins.
+    `reversed`: the last dimension has the largest stride. `loose`: dimensions of size 1 have stride 1, as after permute; the
+    tensor is contiguous all the same."""
     if layout == "channels_last":
         return channels_last(tensor)
+    layout, of, _ = layout.partition(" in ")
+    whole = _of_last_channels if of else lambda x: x
     if layout in ("part_of_batch", "part_of_channels"):
         dim = 0 if layout == "part_of_batch" else 1
         if tensor.dim() <= dim or not tensor.shape[dim]:
             return tensor
         other = tensor.narrow(dim, 0, 1)
-        return torch.cat([other + 1 if tensor.is_floating_point() else other, tensor, other], dim).narrow(
+        return whole(torch.cat([other + 1 if tensor.is_floating_point() else other, tensor, other], dim)).narrow(
             dim, 1, tensor.shape[dim])
     if layout == "crop":
         dims = min(tensor.dim(), max(1, tensor.dim() - 2))
-        wide = torch.nn.functional.pad(tensor, (1, 2) * dims, value=1)
+        wide = whole(torch.nn.functional.pad(tensor, (1, 2) * dims, value=1))
         return wide[(..., *(slice(1, -2) for _ in range(dims)))] if dims else tensor
     if layout == "shifted":
         return torch.cat([tensor.new_ones(1), tensor.reshape(-1)])[1:].view(tensor.shape)
@@ -76,6 +79,10 @@ def laid_out(tensor: torch.Tensor, layout: str) -> torch.Tensor:
         view = wide.permute(*reversed(range(tensor.dim() - 1)), tensor.dim() - 1)[..., ::2]
         return view.copy_(tensor)
     return tensor
+
+
+def _of_last_channels(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.movedim(1, -1).contiguous().movedim(-1, 1) if tensor.dim() > 2 else tensor
 
 
 def other_grad(grad_output: torch.Tensor, how: str) -> torch.Tensor:

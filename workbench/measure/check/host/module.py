@@ -83,7 +83,7 @@ class Times(nn.Module):
     def forward(self, parameter: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():
             return parameter * self.factor
-        place = next((p for p in self.places if (p.shape, p.dtype) == (parameter.shape, parameter.dtype) and _alone(p)), None)
+        place = next((p for p in self.places if (p.shape, p.dtype) == (parameter.shape, parameter.dtype) and alone(p)), None)
         with torch.inference_mode(False), torch.no_grad():   # a weight that is made outside inference_mode and used inside
             if place is None:
                 place = torch.empty_like(parameter)
@@ -92,7 +92,7 @@ class Times(nn.Module):
             return place.data   # as a new tensor, of version 0
 
 
-def _alone(tensor: torch.Tensor) -> bool:
+def alone(tensor: torch.Tensor) -> bool:
     """Whether no other tensor has this memory."""
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) == _ALONE
 

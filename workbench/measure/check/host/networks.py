@@ -31,13 +31,13 @@ from .module import (
     restore,
     saved_and_loaded,
 )
+from .ways import in_used_memory
 
 _monotonic = time.monotonic   # taken before a foreign file may replace it
 _FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
 _LARGER, _PART = 2.0**13, 0.75   # factor of a grad_output; of a sum, so that no gradient is 1
-_BFLOAT16 = "bfloat16"
 _RECORDS = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
-_STEP, _SLOPE = 1e-5, 1e-3   # by which inputs are moved; how far off the slope may then be
+_STEP, _SLOPE, _BFLOAT16 = 1e-5, 1e-3, "bfloat16"   # by which inputs are moved; how far off the slope may then be
 _MODES_S = 3.0   # no further mode after so many seconds: a file may be compiled again in each
 
 
@@ -492,8 +492,8 @@ _ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
     "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed_in_eval,
     "hooks": _with_hooks, "without": _after_a_call_without, "backward": _after_a_backward, "rewritten": _rewritten,
     "converted": _converted, "deterministic": _deterministic, "first": _first_call, "many": _many_forwards, "biased": _biased,
-    "default": _another_default, "larger": lambda this: this.called(factor=_LARGER),
-    **{f"{count} threads": partial(_with_threads, count) for count in (3, 5, 8)}}
+    "default": _another_default, "renewed": lambda this: in_used_memory(this.module, this.sets[0], this.values),
+    "larger": partial(_Round.called, factor=_LARGER), **{f"{n} threads": partial(_with_threads, n) for n in (3, 5, 8)}}
 
 
 def _raises(*_: object) -> None:

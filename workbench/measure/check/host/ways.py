@@ -1,5 +1,5 @@
-"""Binds one of PyTorch's ways (`ladder.py`) to a module, inside the reference's process, for calls in batches. And which
-layer a module is."""
+"""Binds one of PyTorch's ways (`ladder.py`) to a module, inside the reference's process, for calls in batches. Which layer a
+module is. And copies of a module in chosen memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ...device import CHANNELS_LAST_LAYOUTS, out_of_memory
 from ...pytorch.aten import as_convolution, channels_last
 from ...pytorch.ways import Unavailable
 from ..foreign.replies import Structure
-from .module import CLASSES, the_state
+from ..foreign.wire import Tensors
+from .module import CLASSES, alone, overwrite, the_state
 
 Forward = Callable[..., torch.Tensor]
 _SAME = 1e-9  # relative L2, of float64
@@ -148,3 +149,35 @@ def is_the_layer(module: nn.Module, found: Structure, inputs: list[torch.Tensor]
 def convolves(module: nn.Module) -> bool:
     """Whether PyTorch may compute part of it in TF32 on a GPU, which by default it does for convolutions alone."""
     return any(isinstance(one, nn.modules.conv._ConvNd) for one in module.modules())
+
+
+def in_used_memory(module: torch.nn.Module, xs: Tensors, values: dict[str, torch.Tensor]) -> tuple[tuple[str, ...], Tensors]:
+    """The output with these parameters. Added to it is how far the outputs of two copies with them are apart. The parameters of
+    one copy lie in new memory. Those of the other lie in the memory of a copy with the present parameters that was called and
+    has gone, unless somebody still holds it. A module that cannot be copied so is called alone."""
+    present = {n: p.detach().clone() for n, p in module.named_parameters() if n in values}
+    overwrite(dict(module.named_parameters()), [*values], [*values.values()])
+    with torch.no_grad():
+        output = module(*xs).detach().clone()
+    places = dict[str, torch.Tensor]()
+    try:
+        fresh = _of_copy(module, xs, values, {})
+    except Exception:  # foreign code
+        return (), [output]
+    again = [_of_copy(module, xs, which, places) for which in (present, values)][1]
+    return (), [output + (again - fresh).abs() if output.is_floating_point() else output]
+
+
+def _of_copy(module: torch.nn.Module, xs: Tensors, values: dict[str, torch.Tensor], places: dict[str, torch.Tensor]
+             ) -> torch.Tensor:
+    """The output of a copy with these parameters, which lie in these places: without gradients, and what differs with them."""
+    one = copy.deepcopy(module)
+    for name, parameter in one.named_parameters():
+        if name in values:
+            if name not in places or not alone(places[name]):
+                places[name] = torch.empty_like(parameter.detach())
+            parameter.data = places[name].copy_(values[name])
+    output: torch.Tensor
+    with torch.no_grad():
+        output = one(*xs).detach().clone()
+    return output + (one(*xs).detach() - output).abs() if output.is_floating_point() else output

@@ -39,10 +39,12 @@ _LITTLE = 1e-5   # beside the largest one
 _FEW_VALUES = (1, 2, 4, 1 << 30)   # the largest size of each dimension behind the first two
 _SMALL = 2.0**-10   # factor of buffers
 _LEADING = 3     # the size of one more leading dimension
+_OF_CHANNELS_LAST = ("part_of_channels", "some channels"), ("crop", "a crop")   # of a tensor of three or more dimensions
 _OF_INPUTS = {
     "part_of_batch": "For slices of larger tensors", "part_of_channels": "For some channels of a larger tensor",
     "crop": "For a crop of a larger tensor", "shifted": "For an input that does not begin at a multiple of 16 bytes",
-    _REPEATED: "For an expanded input (stride 0)"}
+    _REPEATED: "For an expanded input (stride 0)",
+    **{f"{how} in channels_last": f"For {words} of a larger tensor in channels_last" for how, words in _OF_CHANNELS_LAST}}
 _OF_GRADS = {
     "grad reversed": "For a transposed grad_output", "grad channels_last": "For a grad_output in channels_last",
     "grad part_of_channels": "For a grad_output that is some channels of a larger tensor, as after torch.cat",
@@ -51,7 +53,9 @@ _OF_GRADS = {
     **dict(zip((f"grad {how}" for how in OTHER_GRADS), (
         "For the grad_output of a sum over the spatial dimensions, which is expanded (stride 0)",
         "For the grad_output of a sum over samples and channels, which is expanded (stride 0)",
-        "For a grad_output that is one expanded value, as that of y.mean()"), strict=True))}
+        "For a grad_output that is one expanded value, as that of y.mean()"), strict=True)),
+    **{f"grad {how} in channels_last": f"For a grad_output that is {words} of a larger tensor in channels_last"
+       for how, words in _OF_CHANNELS_LAST}}
 
 
 class Not(Exception):
@@ -97,7 +101,7 @@ class Asking:
 
     def _small(self) -> float:
         """A factor for a grad_output. Small gradients show what a file adds to them."""
-        return 1.0 if "float16" == self.trial.dtype or self.trial.declared == "fp16" else 2.0**-20
+        return 1.0 if "float16" == self.trial.dtype or self.trial.declared == "fp16" else 2.0**-40
 
     def _lost(self, there: list[str], outcome: Outcome, wanted: list[str] | None = None) -> str:
         """Gradients that the reference has and that are missing."""
@@ -411,9 +415,12 @@ class Rounds:
     @cached_property
     def asked(self) -> dict[str, Outcome]:
         """The rounds that the reference takes, and what is right in each."""
-        of_grad = self.first.grad_output
-        four = of_grad is not None and of_grad.dim() in (4, 5)
-        rounds = [*_OF_INPUTS, *(n for n in _OF_GRADS if self._names and (four or n != "grad channels_last"))]
+        most, dims = max((x.dim() for x in self.first.inputs), default=0), 0
+        if self._names and (of_grad := self.first.grad_output) is not None:
+            dims = of_grad.dim()
+        rounds = [n for n in _OF_INPUTS if most > 2 or not n.endswith("channels_last")]
+        rounds += [n for n in _OF_GRADS if self._names and (
+            dims > (3 if n == "grad channels_last" else 2) or not n.endswith("channels_last"))]
         if self.trial.drawn is not None and any(self.trial.drawn.structures):
             rounds.remove(_REPEATED)   # of equal samples an input would not be what get_inputs() draws
         taken = self._one_by_one(rounds, lambda some: [self._of_reference(some, narrow=True)])

@@ -34,6 +34,8 @@ _MOST_CHANNELS = 1 << 14  # input channels times output channels of that case
 _LONGER = 29                 # taps that a kernel is longer, in its first or last dimension
 _FAR_APART = 41              # stride: 41 times float32's 1 / 41 is below 1
 _MANY_TAPS, _MANY_CHANNELS, _FAR_TAPS = 261, 517, 139
+_LATENT: Change = {"in_channels": 6, "out_channels": 4, "groups": 2, "kernel_size": 4, "stride": 2, "padding": 1}
+_AT_ONE_POSITION = (_LATENT | {"dilation": 1, "output_padding": 0},)   # as the input of a generator
 _WIDE = 11                   # taps of a square kernel; the inputs have as many positions, so that all taps reach one output
 _FEW, _OF_FEW = 64, 1.6   # values of an operand; see `Case.more`
 _LONG, _MOST_LONG, _LONG_S = (1025, 4097), 1 << 17, 0.5   # columns; values of the inputs; seconds
@@ -197,11 +199,9 @@ def other_size(given: Case, *, equal: bool = False) -> list[Case]:
 def arguments(given: Case, trial: TrialRun) -> Iterator[Case]:
     """Other constructor arguments, one change at a time, then several; only those the constructor has. Last those without a
     default value alone."""
-    if given.setting.layer is None:
-        yield from _generic_arguments(given, trial)
-    else:
-        yield from _arguments_of_layer(given, trial.parameters)
-    if given.setting.layer is not None and (case := _required_alone(given, trial)) is not None:
+    of_layer = given.setting.layer is not None
+    yield from _arguments_of_layer(given, trial.parameters) if of_layer else _generic_arguments(given, trial)
+    if of_layer and (case := _required_alone(given, trial)) is not None:
         yield case
 
 
@@ -226,7 +226,7 @@ def _arguments_of_layer(given: Case, parameters: list[str]) -> Iterator[Case]:
         {"stride": 1, "output_padding": 0}, {"stride": tuple(v + 1 for v in s)}, {"stride": 2}, {"stride": 3},
         {"padding": 0}, {"padding": tuple(v + 1 for v in p)}, {"dilation": 1, "output_padding": 0},
         {"dilation": tuple(v + 1 for v in layer.dilation)}, {"kernel_size": tuple(v + 1 for v in k)}, {"kernel_size": 1},
-        {"bias": not layer.bias}, {"in_channels": 6, "out_channels": 4, "groups": 2, "bias": True},
+        {"bias": not layer.bias}, *({"in_channels": 6, "out_channels": 2 * n, "groups": n, "bias": True} for n in (2, 1, 3)),
         {"in_channels": 5, "out_channels": 3, "groups": 1}, {"in_channels": 4, "out_channels": 4, "groups": 4},
         {"in_channels": many, "out_channels": max(1, min(co + 3, _MOST_CHANNELS // many)), "groups": 1},
         {"stride": 2, "output_padding": 1}, {"kernel_size": tuple(4 - n for n in range(layer.dims)), "padding": tuple(
@@ -244,36 +244,37 @@ def _arguments_of_layer(given: Case, parameters: list[str]) -> Iterator[Case]:
         {"stride": 1, "padding": 1, "dilation": 3, "output_padding": 0, "bias": not layer.bias},
         {"stride": 1, "dilation": 2, "output_padding": 1},
         *({"kernel_size": 3, "stride": stride[:layer.dims], "dilation": dilation[:layer.dims], "padding": 1,
-           "output_padding": 0} for stride, dilation in (((2, 3, 2), (3, 2, 3)), ((1, 2, 1), (2, 2, 2)))), *_usual(layer)]
+           "output_padding": 0} for stride, dilation in (((2, 3, 2), (3, 2, 3)), ((1, 2, 1), (2, 2, 2)))), *_usual(layer),
+        *_AT_ONE_POSITION]
     seen = set()
     for change in changes:
-        change = {key: change[key] for key in parameters if key in change}
+        alone, change = change in _AT_ONE_POSITION, {key: change[key] for key in parameters if key in change}
         if not change or set(change) == {"output_padding"}:
             continue
         case = changed(given, change)
         if case is None or case.setting.layer == layer or case.setting in seen:
             continue
-        if max(case.setting.layer.kernel_size) == _WIDE:
-            size = tuple(max(n, k) for n, k in zip(case.shapes[0][2:], case.setting.layer.kernel_size, strict=True))
-            case = resized(case, 2, size) or case
+        if alone or max(case.setting.layer.kernel_size) == _WIDE:
+            those = zip(case.shapes[0][2:], case.setting.layer.kernel_size, strict=True)
+            case = resized(case, 2, tuple(1 if alone else max(n, k) for n, k in those)) or case
         seen.add(case.setting)
         words = ", ".join(f"{key}={_short(v)}" for key, v in change.items()
                           if getattr(case.setting.layer, key) != getattr(layer, key))
-        yield replace(case, name=words, integers=False)
+        yield replace(case, name=words + ", at one position" * alone, integers=False)
 
 
 def _usual(layer: ConvTranspose) -> list[Change]:
     """Layers that networks often have, for which a file may have a path of its own: kernel = stride (the decoder of a U-Net),
     kernel 1, kernel 4 at stride 2 (a generator), kernel 3 with output_padding, a vocoder, one channel. Then strides and
-    dilations with a common divisor, where some outputs get no product, and kernels that are long in other dimensions. Then
-    more padding than the kernel reaches, a stride by which a product with its reciprocal is rounded wrongly, and more taps or
-    channels than a block of 256 or 512 threads has."""
+    dilations with a common divisor, where some outputs get no product, and long kernels in other dimensions. Then more padding
+    than the kernel reaches, a stride whose reciprocal is rounded wrongly, more taps or channels than a block has threads."""
     plain: Change = {"padding": 0, "output_padding": 0, "dilation": 1}
     wide = (_WIDE,) * min(layer.dims, 2) + (2,) * (layer.dims - 2)
     return [
         plain | {"kernel_size": 2, "stride": 2}, plain | {"kernel_size": 1, "stride": 1},
         plain | {"kernel_size": 4, "stride": 2, "padding": 1},
         plain | {"kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1}, plain | {"kernel_size": 5, "stride": 5},
+        plain | {"kernel_size": 3, "stride": 3, "output_padding": 2},
         *([plain | {"kernel_size": 16, "stride": 8, "padding": 4}] if layer.dims == 1 else []),
         {"out_channels": 1, "groups": 1}, {"in_channels": 1, "groups": 1}, {"in_channels": 1, "out_channels": 1, "groups": 1},
         {"kernel_size": 3, "stride": 2, "padding": 1, "dilation": 2, "output_padding": 1},

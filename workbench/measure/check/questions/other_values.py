@@ -39,6 +39,7 @@ _FLIPPED, _ONE_VALUE = "the masks of booleans flipped", "a row of equal whole nu
 _NAN, _NAN_WEIGHT = "one NaN among the inputs", "one NaN in a parameter, where half of an input is zero"
 _NAN_GRAD, _HUGE = "NaN in the first sample of grad_output", "one value {} times larger than the others"
 _TIMES, _GENEROUS = ("1e20", "1e5"), 8.0   # of an error, beside the huge value
+_TINY = "2^40 times smaller, without a bias"   # beside which such values would not count
 _SMALL, _DIGITS, _NORMAL, _FEWEST = 1e-4, 1e-4, 1e-30, 8   # of outputs that a formula may lose
 _TRIES = 3   # places of a NaN: the reference may not use each
 _MORE, _CHANGED = 4.0, 0.2   # factor for every eighth changed parameter; any other differs by at most this share of its value
@@ -84,10 +85,11 @@ def _of_inputs(trial: TrialRun, given: Case, *, gradients: bool) -> Iterator[tup
     if trial.drawn is None:
         asked += [(words, 1.0) for words in _OF_STATE if trial.loads_state]
         asked += [(words, words) for words in (*_SMOOTH, _ONE_SIGN, _SPARSE, _NO_SAMPLE)]
+        asked += [(_TINY, 2.0**-40)] if _keeps_its_range(trial) and trial.loads_state else []
     else:
         asked += [("of the other sign", -1.0)] if one_sign else []
         asked += [(f"{_LARGER:g} times larger in every other sample", _LARGER), ("4096 times smaller", 2.0**-12),
-                  *([("2^37 times smaller", 2.0**-37)] if trial.dtype != "float16" and trial.declared != "fp16" else []),
+                  *([("2^37 times smaller", 2.0**-37)] if _keeps_its_range(trial) else []),
                   (f"{_SHIFT:g} larger", _SHIFT), (_FEW, _FEW)]
     state: State | None = None
     for words, factor in asked:
@@ -108,6 +110,22 @@ def _of_inputs(trial: TrialRun, given: Case, *, gradients: bool) -> Iterator[tup
         except (NotForReference, Ended):
             continue
         yield said, problem or (_small_are_lost(outcome) if trial.drawn is not None else None)
+    if trial.drawn is not None and state and trial.loads_state and trial.dtype == "float32" and trial.declared in ("", "ieee"):
+        yield from _with_larger_biases(trial, given, state)
+
+
+def _keeps_its_range(trial: TrialRun) -> bool:
+    return trial.dtype != "float16" and trial.declared != "fp16"
+
+
+def _with_larger_biases(trial: TrialRun, given: Case, state: State) -> Iterator[tuple[str, Problem | None]]:
+    """Each of the first biases alone is larger, and so is what a normalisation behind it gets: E[x²] - E[x]² loses digits."""
+    names, values = state
+    for place in [at for at, n in enumerate(names) if n.rpartition(".")[2] == "bias"][:_TRIES]:
+        larger = [v + _SHIFT if at == place else v for at, v in enumerate(values)]
+        with suppress(NotForReference, Ended):
+            outcome = trial.run(given, gradients=False, state=(names, larger))
+            yield f"{_SHIFT:g} added to {names[place]}", outcome.problem("call", "values")
 
 
 def _small_are_lost(outcome: Outcome) -> Problem | None:
@@ -383,7 +401,9 @@ def _changed(v: torch.Tensor, factor: float | str, generator: torch.Generator) -
 
 def _zeroed(words: str, state: State | None) -> State | None:
     """The parameters of a layer: one channel is zero, as in a pruned network; or all are zero; or the taps of a weight are
-    equal, as in a filter that averages. None: as usual."""
+    equal, as in a filter that averages. Or only its bias is zero. None: as usual."""
+    if words == _TINY and state is not None:
+        return state[0], [torch.zeros_like(v) if v.dim() == 1 else v for v in state[1]]
     if words not in _OF_STATE or state is None:
         return None
     if words == _OF_STATE[2]:

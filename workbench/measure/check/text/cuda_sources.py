@@ -21,7 +21,7 @@ from torch.utils import cpp_extension
 
 from ....core.answers import Answer
 from ....core.env import cxx_problem, find_toolchain
-from ...build.compiler_log import first_error, headline
+from ...build.compiler_log import errors, first_error, headline
 from ..foreign import confine
 from ..foreign.replies import InlineCall
 from .build_question import in_the_file
@@ -40,6 +40,17 @@ MOST_WAIT_S = 60.0   # for nvcc, after the last other answer
 _POLL_S, _MOST_ENDING_S = 0.2, 10.0
 _NO_HEADER = re.compile(r"No such file or directory|cannot open source file")
 _MOST_READ = 200_000  # characters
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_TOKEN = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)'|[{};]", re.M | re.S)
+_WRAPS = re.compile(r"\s*(?:inline\s+)?namespace\b[\w\s:]*|\s*extern\s+\"C\"\s*")
+_GOES_ON = re.compile(r"\s*(?:;|\w+\s*[;=])")
+# Text that needs headers of PyTorch, or that launches kernels; and headers that are left out with it.
+_OF_HOST = re.compile(r"\b(?:torch|at|c10|pybind11|py)::|<<<|\b(?:TORCH_|AT_|C10_|PYBIND11_|cudaStream)\w*|"
+                      r"#\s*include\s*[<\"](?:torch|ATen|c10|pybind11|cu(?!da)\w+)[/.\w]*")
+# Errors of device code for which text that is left out cannot be the reason.
+_OF_DEVICE = re.compile(r"calling a __host__ function|expression must have a constant value|(?:in|from) device code|"
+                        r"variable.length array|is not allowed in (?:a )?__(?:global|device)__")
+_OF_ARCH = re.compile(r"^[ \t]*#[ \t]*(?:el)?if(?:n?def)?\b[^\n]*__CUDA_ARCH__.*?^[ \t]*#[ \t]*endif", re.M | re.S)
 _KERNELBENCH_REJECTS = (
     ("'pass'", r"\bpass\b"), ("'try:'", r"\btry\s*:"), ("'except'", r"\bexcept(?:\s*:|\s+\w)"),
     ("a thread or process", r"import\s+(?:threading|multiprocessing)|from\s+threading\s+import|threading\.Thread\s*\(|"
@@ -86,6 +97,12 @@ def findings(text: str, calls: Sequence[InlineCall]) -> list[Hint]:
         found.append(Hint("shared", f"All threads and streams share the memory of {', '.join(dict.fromkeys(shared))}. If "
                           "kernels write there, two calls at once give wrong results.",
                           "Allocate it in each call: PyTorch's allocator is fast."))
+    if of_arch := dict.fromkeys(n for block in _OF_ARCH.findall(code) for n in re.findall(r"#[ \t]*define[ \t]+(\w+)", block)):
+        host = "".join(part for part in _parts(code) if not re.match(r"\s*#", part) and not re.search(
+            r"\b__(?:global|device)__", part))
+        found += [Hint("arch", f"{name} depends on __CUDA_ARCH__, which host code does not have. There it may have another "
+                       "value than in the kernels.", "Choose the value on the host, and pass it to the kernel.")
+                  for name in of_arch if re.search(rf"\b{name}\b", host)]
     if any(not _COUNTS.match(code, one.end()) for one in re.finditer(r"\batomicAdd\s*\(", code)):
         found.append(Hint("bits", "atomicAdd sums in another order each time.",
                           "Replace atomicAdd by a two-step sum if the same bits are needed in each run."))
@@ -168,7 +185,7 @@ def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes:
     if problem := cxx_problem(tools):
         return Nvcc(Answer.SKIPPED, f"nvcc could not run. {problem}")
     scratch.mkdir(parents=True, exist_ok=True)
-    begin = time.monotonic()
+    begin, lacks = time.monotonic(), ""
     for number, call in enumerate(calls):
         if not call.cuda_sources:
             continue
@@ -189,12 +206,58 @@ def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes:
         if done.returncode:
             first = in_the_file(first_error(done.stdout + done.stderr, source), text, call)
             if first is not None and _NO_HEADER.search(first.message):  # the file's own include folders are not searched here
-                return Nvcc(Answer.SKIPPED, f"nvcc could not run: {first.message}.")
+                if wrong := _kernels_alone(call, text, path, [w for w in words if w not in includes], memory_bytes, enough):
+                    return wrong
+                lacks = lacks or first.message
+                continue
             if first is None or "torch/" in (first.file or ""):
                 last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
                 return Nvcc(Answer.SKIPPED, f"nvcc could not run: {last}")
             return Nvcc(Answer.FAILED, headline("nvcc", first), compile_advice(first.message, Place.of(first, text)))
+    if lacks:
+        return Nvcc(Answer.SKIPPED, f"nvcc could not run: {lacks}.")
     return Nvcc(Answer.PASSED, f"nvcc compiles it for {_ARCH} in {time.monotonic() - begin:.0f} s; it was not linked.")
+
+
+def _kernels_alone(call: InlineCall, text: str, path: Path, words: Sequence[str], memory_bytes: int, enough: threading.Event
+                   ) -> Nvcc | None:
+    """Where a header is missing, nvcc compiles what needs no header of PyTorch. A failure if each error is one of device
+    code."""
+    kernels = "".join(_blank(part) if _OF_HOST.search(part) else part for part in _parts("\n".join(call.cuda_sources)))
+    source = f'#include <cuda_runtime.h>\n#line 1 "cuda_sources"\n{kernels}\n'
+    path.write_text(source, encoding="utf-8", errors="replace")
+    with confine.start([w if w != "-c" else "-ptx" for w in words], path.parent, device="cpu", memory_bytes=4 * memory_bytes,
+                       data_limit=False) as how:
+        done = _ended(how, time.monotonic() + MOST_WAIT_S, enough)
+    found = errors(done.stdout + done.stderr, source) if done and done.returncode else []
+    if not found or not all(_OF_DEVICE.search(one.message) for one in found):
+        return None
+    first = in_the_file(found[0], text, call) or found[0]
+    return Nvcc(Answer.FAILED, headline("nvcc", first), compile_advice(first.message, Place.of(first, text)))
+
+
+def _parts(code: str) -> list[str]:
+    """The text without comments, as parts: directives, and declarations and definitions that are in no other one. A namespace
+    does not count. The lines keep their numbers."""
+    code = _COMMENT.sub(lambda one: _blank(one[0]), code)
+    parts, begin, depth = list[str](), 0, 0
+    for one in _TOKEN.finditer(code):
+        before = code[begin:one.start()]
+        if one[0] == "{" and (depth or not _WRAPS.fullmatch(before)):
+            depth += 1
+            continue
+        kind, goes_on = one[0].lstrip()[0], one[0] == "}" and _GOES_ON.match(code, one.end())   # as behind a struct
+        depth -= kind == "}" and depth > 0
+        if not depth and kind in "#{};" and not goes_on:
+            end = one.start() if kind == "#" else one.end()
+            parts += [code[begin:end], code[end:one.end()]]
+            begin = one.end()
+    return [*parts, code[begin:]]
+
+
+def _blank(text: str) -> str:
+    """Its lines, without what they say."""
+    return "\n" * text.count("\n") or " "
 
 
 def _ended(how: confine.Start, end: float, enough: threading.Event) -> subprocess.CompletedProcess[str] | None:
