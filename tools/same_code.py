@@ -1,12 +1,13 @@
 """Keep recorded trials valid when the text of templates changes, but not the machine code that nvcc makes of it.
 
-    python tools/same_code.py COMMIT [sessions/recorded-....zip ...] [--write] [--jobs 2]
+    python tools/same_code.py COMMIT [sessions/recorded-....zip ...] [--renamed NEW=OLD ...] [--write] [--jobs 2]
 
 COMMIT: a commit with the templates that were recorded, or a folder with these templates. A trial counts if its id is that of
 these templates and today's templates give it another one. nvcc compiles both sources for the trial's GPU. The kernels (as
 nvdisasm prints them) and the host code with its constants (as objdump prints them) are compared. --write: trials whose code is
 the same get the id of today's source. The session notes which ones, and what was compared. The other trials have to be recorded
-again. Exits 1 if there are any.
+again. --renamed: a name that today's templates give to a type or function; symbols contain it, so today's source is compiled
+with the old name. Exits 1 if a trial has to be recorded again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import hashlib
 import io
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -53,6 +55,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit", metavar="COMMIT", help="a commit, or a folder, with the templates that were recorded")
     parser.add_argument("sessions", nargs="*", type=Path, help="packed sessions (default: all shipped ones)")
+    parser.add_argument("--renamed", action="append", default=[], metavar="NEW=OLD", help="a name, today and as recorded")
     parser.add_argument("--write", action="store_true", help="give trials with the same code the id of today's source")
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time (default 2)")
     args = parser.parse_args()
@@ -64,7 +67,7 @@ def main() -> int:
         recorded = templates_of(args.commit, Path(place))
         for path in args.sessions or sorted(shipped("sessions").glob("recorded-*.zip")):
             changed = changed_trials(path, recorded)
-            alike = list(pool.map(partial(same_code, tools), changed))
+            alike = list(pool.map(partial(same_code, tools, [one.split("=") for one in args.renamed]), changed))
             same = [one for one, yes in zip(changed, alike, strict=True) if yes]
             others = [one for one, yes in zip(changed, alike, strict=True) if not yes]
             print(f"{path.stem}: {len(changed)} sources changed, {len(same)} of them give the same code.")
@@ -72,7 +75,8 @@ def main() -> int:
                 print(f"  record again: {one.trial.trial_id} {one.trial.name} {one.trial.direction} "
                       f"{one.trial.workload.preset} {one.trial.config}")
             if args.write and same:
-                rewrite(path, same, f"nvcc {tools.nvcc_version}, templates of {args.commit}")
+                names = "".join(f", {one}" for one in args.renamed)
+                rewrite(path, same, f"nvcc {tools.nvcc_version}, templates of {args.commit}{names}")
             lost += len(others)
     return int(lost > 0)
 
@@ -99,9 +103,13 @@ def changed_trials(session: Path, recorded: Path) -> list[Changed]:
     return found
 
 
-def same_code(tools: Toolchain, changed: Changed) -> bool:
-    arch = changed.old.candidate.variant.arch or changed.trial.device.arch
-    old, new = (code_of(tools, one.source, arch, one.candidate.compile_flags) for one in (changed.old, changed.new))
+def same_code(tools: Toolchain, renamed: Sequence[Sequence[str]], changed: Changed) -> bool:
+    """Whether both sources give the same code. `renamed`: pairs of a name today and as it was recorded."""
+    arch, today = changed.old.candidate.variant.arch or changed.trial.device.arch, changed.new.source
+    for new_name, old_name in renamed:
+        today = re.sub(rf"\b{new_name}\b", old_name, today)
+    old, new = (code_of(tools, source, arch, one.candidate.compile_flags)
+                for one, source in ((changed.old, changed.old.source), (changed.new, today)))
     return old == new
 
 

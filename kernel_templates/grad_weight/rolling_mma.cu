@@ -46,7 +46,7 @@ least      = "zeros + x_rows * slots * x_pitch + gy_rows * (1 + STAGES) * gy_pit
 smem_bytes = "1024 * SHARED_KB"
 
 [plan]
-Plan       = "RollingPlan<Layer, Tune, 0>"
+Plan       = "RollingMmaPlan<Layer, Tune, 0>"
 kt         = ">= Plan::KT"
 wn         = ">= Plan::WN"
 step_d     = "Plan::D::STEP"
@@ -79,10 +79,10 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 // The barrier: all warps have copied a step before one of them multiplies it, and all have multiplied the step whose
 // place is filled next.
 template <class Layer, class Tune, int FIRST>
-__global__ void __launch_bounds__(RollingPlan<Layer, Tune, FIRST>::THREADS) rolling_mma(
+__global__ void __launch_bounds__(RollingMmaPlan<Layer, Tune, FIRST>::THREADS) rolling_mma(
     Sizes sizes, int shares, const typename Layer::scalar* __restrict__ input,
     const typename Layer::scalar* __restrict__ grad_output, float4* partials) {
-  using Plan = RollingPlan<Layer, Tune, FIRST>;
+  using Plan = RollingMmaPlan<Layer, Tune, FIRST>;
   using D = typename Plan::D;
   using H = typename Plan::H;
   using Place = RollingPlace<Layer, Plan>;
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(256) rolling_mma_reduce(const float4* __restri
 
 template <class Layer, class Tune, int FIRST>
 struct RollingLaunch {
-  using Plan = RollingPlan<Layer, Tune, FIRST>;
+  using Plan = RollingMmaPlan<Layer, Tune, FIRST>;
   using Scalar = typename Layer::scalar;
 
   // Shares of the longest chain.

@@ -14,7 +14,7 @@ struct TapChains {
 };
 
 template <class Layer, class Tune, int FIRST>
-struct RollingPlan {
+struct RollingMmaPlan {
   using Group = TapGroup<Layer, FIRST, 1>;
   using D = TapChains<Layer::kernel_d, Layer::stride_d, Layer::dilation_d>;
   using H = TapChains<Layer::kernel_h, Layer::stride_h, Layer::dilation_h>;
