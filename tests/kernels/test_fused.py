@@ -1,4 +1,5 @@
-"""fused_mma in the ways of working that the awkward layers do not reach, and what a slip in it looks like."""
+"""fused_mma, the grad_bias of strip_wgmma, and rolling_mma, in the ways of working that the awkward layers do not reach; what a
+slip in them looks like."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ SLIPS = {  # what is taken out, what is put there, the result that shows it ("":
 }
 
 
-SOON = ("a tap row lost", "no barrier", "the last halo left out", "sums of a dirty start")
+SOON = ("a tap row lost", "no barrier", "the last halo left out", "sums of a dirty start", "the oldest row is another one",
+        "neighbours of a row count")
 
 
 def soon(slips: dict[str, tuple]) -> list:
@@ -145,3 +147,59 @@ def test_a_slip_in_the_bias_of_a_strip_is_caught(slip: str, tmp_path: Path) -> N
 def _strip_outcome(variant: Variant, number: int, config: dict[str, int], folder: Path) -> Outcome:
     one = candidate(variant, STRIP_WORK[number], form="constant", **config)
     return run(build_emulated([one], folder / "build"), one, STRIP_WORK[number], order=3)
+
+
+# Layers of many groups, so that each block of rolling_mma walks over many steps: as KernelBench's #75, #72 and #77; an input
+# that is met three rows later, without a stride; rows of several tiles; and a tap row of two launches.
+ROLLING_WORK = [Workload(ConvTranspose(2, 32, 64, (3, 5), stride=(2, 3), padding=(1, 2), groups=16, dilation=(2, 1)), 2,
+                         (40, 21)),
+                Workload(ConvTranspose(3, 32, 32, (3, 5, 7), stride=2, padding=(1, 2, 3), groups=16), 2, (3, 9, 13)),
+                Workload(ConvTranspose(3, 32, 48, 3, stride=2, padding=1, groups=16, dilation=2), 1, (4, 9, 9)),
+                Workload(ConvTranspose(2, 36, 24, (3, 2), groups=12, padding=(0, 1), dilation=(3, 1)), 2, (17, 70)),
+                Workload(ConvTranspose(1, 20, 30, 11, stride=2, groups=10), 3, 150)]
+ROLLING_CONFIGS = [{}, {"TILE": 32, "STAGES": 3, "M_TILES": 1, "SHARED_KB": 224}, {"COPY_WARPS": 2, "WARPS": 8, "UNROLL": 1},
+                   {"M_TILES": 4, "N_TILES": 1, "WARPS": 12, "STAGES": 2, "TILE": 64, "SHARED_KB": 224, "COPY_WARPS": 4}]
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "every"])
+@pytest.mark.parametrize("shift", [0, 4, 12])
+def test_blocks_that_walk_over_many_rows(shift: int, every: bool, tmp_path: Path) -> None:
+    """Each layer by one of the configs, another one for each shift of the tensors in bytes; `every`: by all."""
+    variant = find("rolling_mma", "grad_weight", root=TEMPLATES)
+    members = [(replace(candidate(variant, work, form="constant", **config, BLOCKS=132), precision=precision), work)
+               for number, work in enumerate(ROLLING_WORK)
+               for precision, config in zip(("tf32", "tf32x3", "tf32", "tf32"), ROLLING_CONFIGS, strict=True)
+               if every or ROLLING_CONFIGS[(number + shift) % 4] is config]
+    library = build_emulated(list(dict.fromkeys(one for one, _ in members)), tmp_path)
+    for number, (one, work) in enumerate(members):
+        for values in ("integers", "floats"):
+            outcome = run(library, one, work, order=number + 1, values=values, shift=shift)
+            assert outcome.status == "OK", f"{work.layer} {one.config} {values}: {outcome.status} {outcome.text}"
+
+
+ROLLING_SLIPS = {  # number of the work, file, what is taken out, what is put there
+    "copies that nobody waits for": (0, "rolling_mma.cu", "    cp_async_wait<Tune::STAGES - 1>();\n", ""),
+    "steps without a barrier": (0, "rolling_mma.cu", "    __syncthreads();\n    copy_next();", "    copy_next();"),
+    "the oldest row is another one": (1, "rolling_mma.cu", "from < 0 ? from + Plan::SLOTS : from", "from < 0 ? 0 : from"),
+    "rows that are not there count": (2, "rolling_mma.cu", "shared[i] = narrow<Scalar>(0.f);",
+                                      "shared[i] = narrow<Scalar>(1.f);"),
+    "a share begins without its ring": (0, "step.cuh", "    row = first - Plan::H::BEHIND;", "    row = first;"),
+    "neighbours of a row count": (0, "step.cuh", "const bool inside = unsigned(position) < unsigned(own.length);",
+                                  "const bool inside = true;"),
+    "shares of a short chain": (1, "rolling_mma.cu", "1LL * Plan::shares(shares, chain_d) * Plan::PS", "1LL * Plan::PS"),
+}
+
+
+@pytest.mark.parametrize("slip", soon(ROLLING_SLIPS))
+def test_a_slip_in_a_walk_is_caught(slip: str, tmp_path: Path) -> None:
+    number, name, old, new = ROLLING_SLIPS[slip]
+    root = tmp_path / "templates"
+    shutil.copytree(TEMPLATES, root)
+    file = next(root.glob(f"*/{name}")) if name.endswith(".cu") else root / "families/rolling_mma" / name
+    text = file.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new), encoding="utf-8")
+    variant, work = next(v for v in discover(root) if v.key == "grad_weight/rolling_mma"), ROLLING_WORK[number]
+    one = replace(candidate(variant, work, form="constant", BLOCKS=132), precision="tf32")
+    outcome = run(build_emulated([one], tmp_path / "build"), one, work, order=3)
+    assert outcome.status != "OK", outcome
