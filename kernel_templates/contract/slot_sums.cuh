@@ -1,4 +1,4 @@
-// The second stage of split_mma, fused_mma, packed_wgmma and strip_wgmma: partial sums are added to grad_weight.
+// The second stage of split_mma, rolling_mma, fused_mma, packed_wgmma and strip_wgmma: partial sums are added to grad_weight.
 // They lie in slots, in the order in which warps hold them as fragments of products.
 #pragma once
 #include "contract/scalar.cuh"

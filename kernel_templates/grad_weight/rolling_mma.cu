@@ -2,7 +2,7 @@
 name      = "rolling_mma"
 computes  = ["grad_weight"]
 after     = "split_mma"
-idea      = "Rows of the input stay in shared memory while a block walks down H, so each row of gy is staged once for all its taps."
+idea      = "Rows of the input stay in shared memory while a block walks down H, so each row of gy is copied once for all its taps."
 precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = [
@@ -29,14 +29,14 @@ kt         = "ceil_div(layer.kernel_w, ceil_div(layer.kernel_w, 8))"
 ci8        = "ceil_div(layer.in_channels // layer.groups, 8)"
 co8        = "ceil_div(layer.out_channels // layer.groups, 8)"
 in8        = "ceil_div(ci8, ceil_div(ci8, 4))"
-nb         = "min(N_TILES if N_TILES > 0 else max(1, min(2, (12 if precision == 'tf32x3' else 28) // kt)), co8)"
-wn         = "ceil_div(ceil_div(co8, ceil_div(co8, min(4, WARPS * nb))), nb)"
+nb         = "min(N_TILES if N_TILES > 0 else 2, co8)"
+out8       = "ceil_div(co8, ceil_div(co8, 4))"
 step_d     = "layer.stride_d // gcd(layer.stride_d, layer.dilation_d)"
 step_h     = "layer.stride_h // gcd(layer.stride_h, layer.dilation_h)"
 apart      = "layer.dilation_h // gcd(layer.stride_h, layer.dilation_h)"
 slots      = "apart * (ceil_div(layer.kernel_h, step_h) - 1) + 1 + STAGES"
 x_rows     = "ceil_div(layer.kernel_d, step_d) * 8 * in8"
-gy_rows    = "min(layer.kernel_h, step_h) * 8 * nb * wn"
+gy_rows    = "min(layer.kernel_h, step_h) * 8 * nb * ceil_div(out8, nb)"
 vector     = "16 // element_bytes"
 span       = "31 * layer.stride_w + (kt - 1) * layer.dilation_w + 1"
 x_pitch    = "16 * (ceil_div(31 + vector, vector) + 1)"
@@ -48,7 +48,8 @@ smem_bytes = "1024 * SHARED_KB"
 [plan]
 Plan       = "RollingMmaPlan<Layer, Tune, 0>"
 kt         = ">= Plan::KT"
-wn         = ">= Plan::WN"
+nb         = ">= Plan::NB"
+out8       = ""
 step_d     = "Plan::D::STEP"
 step_h     = "Plan::H::STEP"
 apart      = "Plan::H::APART"
@@ -75,7 +76,7 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 //
 // thread -> data: warp (position share, group of rows, n) owns MA x NB fragments of KT taps. The rows of its products
 // are input channels of several tap rows (kd, kh) of one chain. A block walks over the steps of its share.
-// Bytes: each row of gy is read once; each row of the input once for each chain of taps along D.
+// Bytes: a block copies each row of gy once, and each row of the input once for each tap along D.
 // The barrier: all warps have copied a step before one of them multiplies it, and all have multiplied the step whose
 // place is filled next.
 template <class Layer, class Tune, int FIRST>

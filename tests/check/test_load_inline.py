@@ -226,9 +226,12 @@ def test_where_a_header_is_missing_nvcc_compiles_the_kernels(helper: str, count:
     ('TABLE.setdefault("".join(map(str, (n, k))), 1)', True),
     ('TABLE[f"{n}x{k}"]', False), ('TABLE[n, k]', False), ('TABLE.get(str((n, k)))', False), ('f"{n}{k}"', False),
     ('TABLE[f"{PREFIX}{n}"]', False), ('TABLE[f"{n:04d}{k:04d}"]', False), ('TABLE[f"{x.dtype}{n}"]', False),
-    ('TABLE["-".join(map(str, (n, k)))]', False)])
+    ('TABLE["-".join(map(str, (n, k)))]', False), ('TABLE[f"{x.shape}{n.shape}"]', False),
+    ('TABLE[f"{int(n)}{bool(k)}"]', False), ('TABLE["".join(str(one) + "," for one in s)]', False),
+    ('TABLE[str(x.dtype) + str(x.device)]', False), ('TABLE[f"{x.shape[0]}{x.size(1)}"]', True),
+    ('OTHER.get(f"{n}{k}")', False)])
 def test_numbers_without_a_separator_are_no_key(line: str, hint: bool) -> None:
-    text = f"class A:\n    def forward(self, x, n, k, s):\n        {'{}'}\n"
+    text = f"TABLE = {{{{}}}}\nclass A:\n    def forward(self, x, n, k, s):\n        {'{}'}\n"
     assert [one.about for one in cuda_sources.of_python(text.format(f"return {line}"))] == [cuda_sources.KEYS] * hint
     assert [one.about for one in cuda_sources.of_python(text.format(f"key = {line}; return TABLE[key]"))] == [
         cuda_sources.KEYS] * (hint or line == 'f"{n}{k}"')

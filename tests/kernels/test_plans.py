@@ -4,8 +4,8 @@ Every derived value is compared that `[plan]` does not leave empty, in every pre
 the presets and the awkward ones of the other kernel tests. Of one layer each in 1-D, 2-D and 3-D every legal config is
 compared. Where there are more than ALL_CONFIGS it is a seeded sample in which each pair of values of two tunables
 occurs. `make test-long` compares all of them, except for implicit_gemm_mma, which has 345 600. Of all other layers it is the
-default config and a seeded sample. Where taps are summed in groups (grad_weight's split_mma and register_blocked) the first
-group is compared.
+default config and a seeded sample. Where taps are summed in groups (grad_weight's split_mma, rolling_mma and register_blocked)
+the first group is compared.
 """
 
 from __future__ import annotations

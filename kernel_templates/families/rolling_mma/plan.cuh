@@ -120,6 +120,6 @@ struct RollingMmaPlan {
   }
   static constexpr int SUMS = MA * NB * KT;                            // fragments of a warp
   static constexpr long long SLOT = 32LL * D::CHAINS * KINDS * TILE_WARPS * SUMS;  // float4 of one share of the positions
-  // Tensor cores truncate sums instead of rounding them. So after this many tiles the sums are added up in fp32.
+  // Tensor cores truncate sums instead of rounding them. So after this many steps the sums are added up in fp32.
   static constexpr int PROMOTE = larger(1, 4096 * PS / TILE);
 };

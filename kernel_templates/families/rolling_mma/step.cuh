@@ -9,7 +9,7 @@
 template <class Plan>
 using RollingSums = float[Plan::MA][Plan::NB][Plan::KT][4];
 
-// sum += x * gy over every PS-th step of 8 positions of a tile, from position `first` to `end`. x[half] points at position
+// sum += x * gy over every PS-th run of K_STEP positions of a tile, from position `first` to `end`. x[half] points at position
 // 0 of the tile, in the row of the input that lane / 4 of that half of a product multiplies; gy[n] at the element of gy
 // that tap FIRST meets there. An element is rounded here, in a register: a loop over shared memory would take longer.
 // `one`: see round_for_tensor_cores().

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -45,7 +46,7 @@ from .questions.drawn import Drawn, left_out
 from .text import cuda_sources, reached
 from .text.build_question import build_question, no_compiler
 from .text.cuda_sources import Nvcc
-from .trialrun import State, TrialRun, new_seed
+from .trialrun import TrialRun, new_seed
 
 _MANY_VALUES = 1 << 22    # bytes of x and the output; fewer are sent fast enough through the pipe
 # Bytes for each value: of a window, and of all other tensors in all processes. The larger window has all tensors that are sent
@@ -74,7 +75,7 @@ _OF_INTERFACE = {   # see `host.module.interface`
                         "Do not compare type(self)."),
     ":vars": ("state_dict(keep_vars=True) does not give its parameters, but copies or tensors without a gradient.", _NO_STATE),
     ":plain": ("state_dict() gives tensors that require a gradient.", _NO_STATE),
-    ":assign": ("load_state_dict(assign=True) does not put the tensors of a state in the place of its own.", _NO_STATE),
+    ":assign": ("load_state_dict(assign=True) does not replace its tensors by the given ones.", _NO_STATE),
     ":into": ("state_dict(destination=..., prefix=...) does not fill that dictionary with names behind the prefix.", _NO_STATE),
     ":hooks": ("It does not run hooks that are registered for all modules.", "Do not override __call__."),
     **{f":{name}": (_NO_ITERATOR.format(name), f"Do not override {name}.")
@@ -468,23 +469,21 @@ def _forms(trial: TrialRun, case: Case) -> list[Question]:
         how = Construction(*given.texts, seed=_SEED_OF_FORMS, form=form)
         with suppress(Raised, Ended):   # of the reference
             facts, values = trial.reference.make(how)
+            call = partial(Party.call, how=how, inputs=trial.inputs(few), state=(facts.names, values), no_grad=True)
+            usual = call(trial.reference)[1] if form == _THAT_CHANGE else []
             try:
                 if wrong := _other_state(facts.names, values, *trial.candidate.make(how)):
                     said.append((f"{words} {wrong}", advice))
-                elif form == _THAT_CHANGE and (wrong := _other_output(trial, few, how, (facts.names, values))):
-                    said.append((f"{words}, whose numbers the caller changes afterwards, {wrong}", "Copy a list."))
+                elif usual and not _alike(usual[0], call(trial.candidate)[1]):
+                    said.append((f"{words}, whose numbers change afterwards, its output is another one.", "Copy a list."))
             except Raised as error:
                 if form != "dtype":   # a file that refuses it hides nothing
                     said.append((f"{words} it raises {error.sentence}.", advice))
     return [_warning("forms", "Takes arguments in other forms?", said)] if said else []
 
 
-def _other_output(trial: TrialRun, case: Case, how: Construction, state: State) -> str:
-    """What is wrong with the output of a module that was constructed so."""
-    inputs = trial.inputs(case)
-    (usual, *_), (got, *_) = ([*party.call(how, inputs, state=state, no_grad=True)[1], torch.empty(0)]
-                              for party in (trial.reference, trial.candidate))
-    return "" if got.shape == usual.shape and torch.allclose(got, usual, 1e-2, 1e-2) else "its output is another one."
+def _alike(usual: torch.Tensor, got: list[torch.Tensor]) -> bool:
+    return bool(got) and got[0].shape == usual.shape and torch.allclose(got[0].double(), usual.double(), 1e-2, 1e-2)
 
 
 def _other_state(names: Sequence[str], values: list[torch.Tensor], ours: Made, own: list[torch.Tensor]) -> str:

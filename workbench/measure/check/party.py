@@ -19,7 +19,8 @@ from .foreign.requests import OfModule, OnGpu
 R = TypeVar("R")
 _MOST_DEATHS = 1
 _SAME_NORM = 1e-2
-_APART, _OF_FEW, _MANY = 0.1, 5.0, 256   # logarithm of a ratio; the same, times the root of the number of values; values
+_APART, _OF_FEW = 0.1, 5.0        # how far root mean squares may be apart: logarithm of a ratio; times the root of the count
+_FAR, _FEWEST, _MANY = 0.5, 3, 4096   # the same for largest values; values from which either is compared
 _KEPT = 4   # draws: a case makes two or three
 
 
@@ -176,9 +177,9 @@ def other_resets(ours: Left, theirs: Left, state: dict[str, torch.Tensor]) -> st
     own = dict(zip(ours.redrawn, zip(ours.sizes[::2], ours.sizes[1::2], strict=False), strict=False))
     for name, *both in zip(theirs.redrawn, theirs.sizes[::2], theirs.sizes[1::2], strict=True):
         count = state[name].numel() if name in state else 0
-        pairs = list(zip(both, own.get(name, ()), strict=False))[:1 + (count >= _MANY)] if count else []
-        for usual, there in pairs:
-            if usual != there and (not usual or not there or abs(log(there / usual)) > _APART + _OF_FEW / count**0.5):
-                word = "root mean square" if (usual, there) == pairs[0] else "largest value"
+        pairs = list(zip(both, own.get(name, ()), strict=False))[:(count >= _FEWEST) + (count >= _MANY)]
+        for word, far, (usual, there) in zip(("root mean square", "largest value"),
+                                             (_APART + _OF_FEW / max(count, 1)**0.5, _FAR), pairs, strict=False):
+            if usual != there and (not usual or not there or abs(log(there / usual)) > far):
                 return f"After reset_parameters() the {word} of {name} is {there:.2g}, in the reference {usual:.2g}."
     return ""

@@ -272,7 +272,7 @@ def _drawn_anew(module: torch.nn.Module) -> dict[str, list[torch.Tensor]]:
     drawn: list[Tensors] = []
     with suppress(Exception):   # foreign code
         for _ in range(2):
-            torch.manual_seed(len(kept))
+            torch.manual_seed(0)
             for one in module.modules():
                 if callable(reset := getattr(one, "reset_parameters", None)):
                     reset()
@@ -287,15 +287,16 @@ def _of_state_dict(module: torch.nn.Module) -> tuple[str, ...]:
     ":plain" if state_dict() gives some that require none. ":into" if it fills a given dictionary, with a prefix before names.
     ":assign" if load_state_dict(assign=True) gives a copy the tensors of a state in bfloat16."""
     found, into = list[str](), dict[str, Any]()
+    parameters = dict(torch.nn.Module.named_parameters(module, remove_duplicate=False))
     with suppress(Exception):   # foreign code
-        parameters = dict(torch.nn.Module.named_parameters(module, remove_duplicate=False))
-        there, plain = module.state_dict(keep_vars=True), module.state_dict()
+        plain = module.state_dict()
+        found += [":plain"] if not any(v.requires_grad for n, v in plain.items() if n in parameters) else []
         module.state_dict(destination=into, prefix="of.")
-        both = [(p, there[n], plain[n]) for n, p in parameters.items()]
-        same = all((p.requires_grad, p.data_ptr()) == (v.requires_grad, v.data_ptr()) for p, v, _ in both)
-        found += [":vars"] if same else []
-        found += [":plain"] if not any(v.requires_grad for *_, v in both) else []
         found += [":into"] if into.keys() == {f"of.{n}" for n in plain} else []
+    with suppress(Exception):   # foreign code
+        there = module.state_dict(keep_vars=True)
+        both = [(p, there[n]) for n, p in parameters.items()]
+        found += [":vars"] if all((p.requires_grad, p.data_ptr()) == (v.requires_grad, v.data_ptr()) for p, v in both) else []
     return (*found, *[":assign"][:_assigns(module)])
 
 

@@ -37,7 +37,7 @@ _monotonic = time.monotonic   # taken before a foreign file may replace it
 _FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
 _LARGER, _PART = 2.0**13, 0.75   # factor of a grad_output; of a sum, so that no gradient is 1
 _RECORDS = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
-_STEP, _SLOPE, _BFLOAT16 = 1e-5, 1e-3, "bfloat16"   # by which inputs are moved; how far off the slope may then be
+_STEP, _SLOPE = 1e-5, 1e-3   # by which inputs are moved; how far off the slope may then be
 _MODES_S = 3.0   # no further mode after so many seconds: a file may be compiled again in each
 
 
@@ -275,7 +275,7 @@ def in_modes(module: torch.nn.Module, request: InModes, tensors: Tensors, device
             part.training = mode
         if training == "eval":
             module.eval()
-        if records == _BFLOAT16:
+        if records == "bfloat16":
             return (), [_called_in_bfloat16(module, xs)]
         names = [n for n in request.gradients if parameters == "trainable" or n.startswith("input ")]
         inputs = [x.detach() for x in xs]

@@ -221,12 +221,13 @@ def _more_in_bfloat16(trial: TrialRun, usual: Outcome, question: Question) -> Qu
     for one, advice in asked if question.answer in (Answer.PASSED, Answer.NOTE) else ():
         with suppress(NotForReference, Raised, Ended, Not):
             if said := one(trial, usual):
-                return replace(question, answer=Answer.WARNED, seen=f"No. {said}", status=str(Status.MISMATCH), advice=advice)
+                seen = f"No. {said}" + f" {question.seen}" * (question.answer is Answer.NOTE)
+                return replace(question, answer=Answer.WARNED, seen=seen, status=str(Status.MISMATCH), advice=advice)
     return question
 
 
 def _of_whole_numbers(trial: TrialRun, usual: Outcome) -> str:
-    """What is wrong with whole numbers that bfloat16 holds exactly, as all their sums. Operands of 8 bits or less do not."""
+    """What is wrong with whole numbers. bfloat16 holds them and all their sums exactly; operands of 8 bits or less do not."""
     there = {"in_channels", "out_channels"} <= dict(usual.case.setting.keywords).keys()
     exact = trial.run(replace((few_channels(usual.case) if there else None) or usual.case, integers=True))
     if exact.problems or exact.grad_output is None:

@@ -38,13 +38,13 @@ _IN_TRAINING = {
 # Left out if this question failed: the error would be reported twice. An input of a module with a backward hook is a view.
 _IF_RIGHT = {"hooks": "views", "many": "two_calls"}
 _WITHOUT_GRADIENTS = ("without", "rewritten")   # asked of a module without a backward, too
-_OUTPUT_ONLY = ("moved", "averaged", "rewritten", "eval", "renewed")
+_EVAL, _PLAIN_MODE = "eval", "train grad trainable"
+_OUTPUT_ONLY = ("moved", "averaged", "rewritten", _EVAL, "renewed")
 # Of a new module the first mode is that of its first call.
 _MODES = {"train": "in train mode", "eval": "in eval mode", "grad": "with gradients", "no_grad": "under no_grad",
           "inference_mode": "in inference_mode", "bfloat16": "in bfloat16", "trainable": "", "frozen": "all parameters frozen"}
 _ALL_MODES = [" ".join(words) for words in product(("train", "eval"), ("no_grad", "grad", "inference_mode"),
                                                    ("trainable", "frozen"))]
-_EVAL, _PLAIN_MODE = "eval", "train grad trainable"
 # Beside the first of all. The last gives a warning only: a right file may keep a constant, which autograd then cannot use.
 _FIRST_CALLS = ("eval no_grad trainable", "train grad frozen", "eval inference_mode trainable")
 _SEED_OF_MODES, SEED_OF_SIZES, _LEAST_SIZE = 47, 53, 4   # and the next numbers: the state replaces what they draw

@@ -120,12 +120,12 @@ def _keeps_its_range(trial: TrialRun) -> bool:
 
 def _with_larger_biases(trial: TrialRun, given: Case, state: State) -> Iterator[tuple[str, Problem | None]]:
     """Each of the first biases alone is larger, and so is what a normalisation behind it gets: E[x²] - E[x]² loses digits."""
-    names, values = state
-    for place in [at for at, n in enumerate(names) if n.rpartition(".")[2] == "bias"][:_TRIES]:
-        larger = [v + _SHIFT if at == place else v for at, v in enumerate(values)]
+    buffers = trial.reference.make(trial.how(given))[0].buffers   # the mask of an attention may be called bias
+    for place in [at for at, n in enumerate(state[0]) if n.rpartition(".")[2] == "bias" and n not in buffers][:_TRIES]:
+        larger = [v + _SHIFT if at == place else v for at, v in enumerate(state[1])]
         with suppress(NotForReference, Ended):
-            outcome = trial.run(given, gradients=False, state=(names, larger))
-            yield f"{_SHIFT:g} added to {names[place]}", outcome.problem("call", "values")
+            outcome = trial.run(given, gradients=False, state=(state[0], larger))
+            yield f"{_SHIFT:g} added to {state[0][place]}", outcome.problem("call", "values")
 
 
 def _small_are_lost(outcome: Outcome) -> Problem | None:
@@ -235,10 +235,10 @@ def _lost_nan(trial: TrialRun, usual: Outcome, inputs: list[torch.Tensor], state
     if not got or got[0].shape != nan.shape:
         return True, None
     if count := int((nan & got[0].isfinite()).sum()):
-        of = numbers.count(int(nan.sum()))
-        return True, Problem("values", Status.MISMATCH, f"{numbers.count(count)} of {of} NaN in the reference's output are "
-                             "finite numbers in the file's.")
-    return True, _spread("output", theirs[0], got[0], "values")
+        return True, Problem("values", Status.MISMATCH, f"{numbers.count(count)} of {numbers.count(int(nan.sum()))} NaN in the "
+                             "reference's output are finite numbers in the file's.")
+    batch = len({len(x) for x in (*inputs, theirs[0]) if x.dim() and x.is_floating_point()}) == 1
+    return True, _spread("output", theirs[0], got[0], "values") if batch else None
 
 
 def _spread(name: str, theirs: torch.Tensor, got: torch.Tensor, about: str) -> Problem | None:

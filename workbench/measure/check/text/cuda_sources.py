@@ -51,6 +51,7 @@ _OF_HOST = re.compile(r"\b(?:torch|at|c10|pybind11|py)::|<<<|\b(?:TORCH_|AT_|C10
 _OF_DEVICE = re.compile(r"calling a __host__ function|expression must have a constant value|(?:in|from) device code|"
                         r"variable.length array|is not allowed in (?:a )?__(?:global|device)__")
 _OF_ARCH = re.compile(r"^[ \t]*#[ \t]*(?:el)?if(?:n?def)?\b[^\n]*__CUDA_ARCH__.*?^[ \t]*#[ \t]*endif", re.M | re.S)
+_DEVICE_MACRO = re.compile(r"#[ \t]*define[ \t]+(\w+)[^\n]*\b__(?:global|device)__")
 _KERNELBENCH_REJECTS = (
     ("'pass'", r"\bpass\b"), ("'try:'", r"\btry\s*:"), ("'except'", r"\bexcept(?:\s*:|\s+\w)"),
     ("a thread or process", r"import\s+(?:threading|multiprocessing)|from\s+threading\s+import|threading\.Thread\s*\(|"
@@ -98,8 +99,8 @@ def findings(text: str, calls: Sequence[InlineCall]) -> list[Hint]:
                           "kernels write there, two calls at once give wrong results.",
                           "Allocate it in each call: PyTorch's allocator is fast."))
     if of_arch := dict.fromkeys(n for block in _OF_ARCH.findall(code) for n in re.findall(r"#[ \t]*define[ \t]+(\w+)", block)):
-        host = "".join(part for part in _parts(code) if not re.match(r"\s*#", part) and not re.search(
-            r"\b__(?:global|device)__", part))
+        marks = "|".join(["__global__", "__device__", *_DEVICE_MACRO.findall(code)])
+        host = "".join(part for part in _parts(code) if not re.match(rf"\s*#|.*\b(?:{marks})\b", part, re.S))
         found += [Hint("arch", f"{name} depends on __CUDA_ARCH__, which host code does not have. There it may have another "
                        "value than in the kernels.", "Choose the value on the host, and pass it to the kernel.")
                   for name in of_arch if re.search(rf"\b{name}\b", host)]
@@ -116,11 +117,13 @@ def of_python(text: str) -> list[Hint]:
 
 
 def _joined_keys(text: str) -> list[int]:
-    """The lines of such keys, each in the function or class that uses it."""
+    """The lines of such keys, each in the function or module that uses it."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
+    tables = {_last(target) for one in ast.walk(tree) if isinstance(one, ast.Assign | ast.AnnAssign) and _is_empty(one.value)
+              for target in (one.targets if isinstance(one, ast.Assign) else [one.target])}
     lines = []
     for place in (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.Module)):
         own = list(_of_place(place))
@@ -128,7 +131,7 @@ def _joined_keys(text: str) -> list[int]:
                  for target in one.targets if isinstance(target, ast.Name)}
         keys = [one.slice for one in own if isinstance(one, ast.Subscript)]
         keys += [one.args[0] for one in own if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.args
-                 and one.func.attr in ("get", "setdefault", "pop")]
+                 and one.func.attr in ("get", "setdefault", "pop") and _last(one.func.value) in tables]
         lines += [one.lineno for key in keys if _joins(one := names.get(key.id, key) if isinstance(key, ast.Name) else key)]
     return sorted(lines)
 
@@ -137,8 +140,19 @@ def _of_place(place: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function, without those of functions in it."""
     for one in ast.iter_child_nodes(place):
         yield one
-        if not isinstance(one, ast.FunctionDef):
+        if not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _of_place(one)
+
+
+def _last(one: ast.AST) -> str:
+    """The last name of a.b.c."""
+    return one.id if isinstance(one, ast.Name) else one.attr if isinstance(one, ast.Attribute) else ""
+
+
+def _is_empty(value: ast.AST | None) -> bool:
+    """{} or dict()."""
+    return isinstance(value, ast.Dict) and not value.keys or isinstance(value, ast.Call) and _last(value.func) in (
+        "dict", "OrderedDict") and not value.args
 
 
 def _joins(value: ast.AST) -> bool:
@@ -149,20 +163,28 @@ def _joins(value: ast.AST) -> bool:
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         left = value.left.right if isinstance(value.left, ast.BinOp) else value.left
         return _is_str(left) and _is_str(value.right) or _joins(value.left)
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "join" and isinstance(
-        value.func.value, ast.Constant) and value.func.value.value == "" and "str" in {
-            one.id for one in ast.walk(value) if isinstance(one, ast.Name)}
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "join" and isinstance(
+            value.func.value, ast.Constant) and value.func.value.value == "" and len(value.args) == 1):
+        return False
+    given = value.args[0]
+    return isinstance(given, ast.GeneratorExp | ast.ListComp) and _is_str(given.elt) or isinstance(
+        given, ast.Call) and _last(given.func) == "map" and bool(given.args) and _last(given.args[0]) == "str"
 
 
 def _is_str(one: ast.AST) -> bool:
-    return isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == "str"
+    return isinstance(one, ast.Call) and _last(one.func) == "str" and len(one.args) == 1 and _is_number(one.args[0])
 
 
 def _may_be_number(one: ast.AST) -> bool:
-    if not isinstance(one, ast.FormattedValue) or one.format_spec is not None:
-        return False
-    names = [n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(one.value) if isinstance(n, _NAMED)]
-    return not any(name in _NO_NUMBERS or name.isupper() for name in names)
+    return isinstance(one, ast.FormattedValue) and one.format_spec is None and one.conversion == -1 and _is_number(one.value)
+
+
+def _is_number(value: ast.AST) -> bool:
+    """Not, if it has the name of something else or of a constant; brackets or one digit end a shape or a truth."""
+    if isinstance(value, ast.Call) and _last(value.func) in ("tuple", "list", "Size", "size", "bool", "int"):
+        return _last(value.func) == "size" and bool(value.args)
+    names = [_last(n) for n in ast.walk(value) if isinstance(n, _NAMED)]
+    return not _last(value) == "shape" and not any(name in _NO_NUMBERS or name.isupper() for name in names)
 
 
 def kernelbench_text(text: str) -> list[str]:
