@@ -1,5 +1,5 @@
-// The second stage of split_mma, rolling_mma, fused_mma, packed_wgmma and strip_wgmma: partial sums are added to grad_weight.
-// They lie in slots, in the order in which warps hold them as fragments of products.
+// The second stage of variants of grad_weight: their partial sums are added up. They lie in slots, in the order in which
+// warps hold them as fragments of products.
 #pragma once
 #include "contract/scalar.cuh"
 
