@@ -129,4 +129,4 @@ def test_the_shipped_variants_know_their_block_size_or_say_nothing() -> None:
         else:
             assert 32 <= threads <= 1024 and threads % 32 == 0, (variant.key, threads)
     assert unknown == {"forward/register_blocked", "grad_input/register_blocked", "grad_weight/register_blocked",
-                       "grad_weight/split_mma", "backward/fused_mma"}
+                       "grad_weight/split_mma", "grad_weight/rolling_mma", "backward/fused_mma"}
