@@ -106,7 +106,7 @@ def test_a_formulation_that_takes_its_process_along_costs_no_mode(tmp_path: Path
 import os, sys
 class Deadly:
     def find_spec(self, name, path=None, target=None):
-        if name == "workbench.measure.pytorch.folded":
+        if name == "workbench.measure.pytorch.formulations":
             import torch.nn.functional
             torch.nn.functional.fold = lambda *args, **kwargs: os._exit(9)
 sys.meta_path.insert(0, Deadly())

@@ -17,7 +17,7 @@ from torch.nn.utils.parametrizations import weight_norm as weight_norm_parametri
 
 from workbench.core.layer import Workload
 from workbench.drive.patching.choose import choose
-from workbench.drive.patching.write import LayerRecipe, patch_text
+from workbench.drive.patching.patch import LayerRecipe, patch_text
 from workbench.measure.patching.find import layer_of
 from workbench.measure.patching.replace import PatchFile
 

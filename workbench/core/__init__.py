@@ -2,7 +2,7 @@
 
 layer            `layer`, `facts` (work and bytes of a layer), `sectors`, `roofline` (and the rates of a GPU), `awkward` (for
                  tests)
-named layers     `preset` (one of them), `presets` (the layers of both suites, and a preset by its name)
+named layers     `presets` (the layers of both suites, and a preset by its name)
 kernel templates `variants` reads the header of a `.cu`; `expressions`, `space`; `candidate` (also: which layers it serves);
                  `template` renders the source; `identity` makes the candidate's id from it; `fork` (a candidate whose text a
                  person has edited)

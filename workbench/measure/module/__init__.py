@@ -1,1 +1,1 @@
-"""Judges a ModelNew that the workbench exported: `judge_module` asks, `subject` loads the file, `cases`, `times`."""
+"""Judges a ModelNew that the workbench exported: `judge_module` asks and times, `subject` loads the file, `cases`."""

@@ -11,6 +11,7 @@ inputs, comparison and findings.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,21 +22,25 @@ from torch import nn
 
 from ...core.layer import BACKWARD, FORWARD, GRAD_INPUT, GRAD_WEIGHT, Workload
 from ...core.orders import Emit, ModuleOrder
-from ...core.replies import Event, ModuleJudged
+from ...core.precision import precision_of
+from ...core.pytorch_ways import WAYS, Way, module_ways
+from ...core.replies import Event, ModuleJudged, ModuleTimes
 from ...core.trial import DEFAULT_ADVICE, Errors, Status
 from ...core.trial_parts import Detail
+from ..clock import timing
 from ..device import free_bytes, out_of_memory
 from ..kernel import findings
 from ..kernel.findings import Finding
-from ..kernel.inputs import INTEGERS, changed, fill, needed, results, shapes, torch_dtype
+from ..kernel.inputs import INTEGERS, NORMAL, changed, fill, needed, results, shapes, torch_dtype
 from ..kernel.validate import Comparison, allowed_rel_l2
 from ..pytorch.aten import is_channels_last
+from ..pytorch.ways import switches
 from ..truth import Truth
-from . import times
 from .cases import Arguments, ModuleCase, cases, laid_out
 from .subject import Subject
 
 Tensors = dict[str, torch.Tensor]
+_TURNS = {"quick": 1, "normal": 3, "full": 4}
 _DIRECTION_OF = {"output": FORWARD, "grad_input": GRAD_INPUT, "grad_weight": GRAD_WEIGHT, "grad_bias": GRAD_WEIGHT}
 
 
@@ -87,14 +92,14 @@ def _judge(order: ModuleOrder, emit: Emit) -> ModuleJudged:
     if not order.time:
         return right
     subject.namespace["_DEBUG_SYNC"] = False
-    (mine, *others), flags = times.measure(subject, workload, arguments, emit=emit, effort=order.effort)
+    (mine, *others), flags = _times(subject, workload, arguments, emit=emit, effort=order.effort)
     return replace(right, module_ms=mine.module_ms, samples=mine.samples, baselines=tuple(others), flags=flags)
 
 
 def _check_parameters(subject: Subject, workload: Workload, arguments: Arguments) -> None:
     """The same numbers under the same seed, under names that take the original's state_dict."""
     torch.manual_seed(workload.seed + 1)
-    original = times.original(workload)
+    original = _original(workload)
     torch.manual_seed(workload.seed + 1)
     module = subject.call(lambda: subject.cls(**arguments))
     prefix = f"{subject.attribute}." if subject.attribute else ""
@@ -166,7 +171,7 @@ def _run(subject: Subject, case: ModuleCase, tensors: Tensors) -> Tensors:
 
 def _by_pytorch(subject: Subject, case: ModuleCase, tensors: Tensors) -> Tensors:
     """The same of nn.ConvTranspose."""
-    original = times.original(case.workload)
+    original = _original(case.workload)
     for name in ("weight", "bias"):
         if name in tensors:
             getattr(original, name).data = tensors[name]
@@ -225,7 +230,7 @@ def _check_gradients_apart(subject: Subject, case: ModuleCase) -> None:
         same = torch.equal(alone, together[name]) if name != "grad_bias" else torch.allclose(alone, together[name])
         if not same:
             raise Finding(Status.MISMATCH, f"{name} differs when it is computed without the other gradients.")
-    original = times.original(case.workload).to(subject.device, tensors["input"].dtype)
+    original = _original(case.workload).to(subject.device, tensors["input"].dtype)
     original.load_state_dict(holder.state_dict())
     # Large squares are infinite in float16, so the gradients are divided by the largest, which is right here.
     largest = float(together["grad_input"].abs().max().clamp(min=1))
@@ -261,7 +266,7 @@ def _check_other_dtype(subject: Subject, case: ModuleCase) -> None:
     dtype = torch.float32 if torch_dtype(case.workload) == torch.float64 else torch.float64
     tensors = {name: tensor.to(dtype) for name, tensor in _filled(subject, case).items()}
     module = _loaded(subject, case.arguments, tensors, dtype)
-    original = times.original(case.workload).to(subject.device, dtype)
+    original = _original(case.workload).to(subject.device, dtype)
     original.load_state_dict(subject.holder(module).state_dict())
     ours, theirs = subject.call(lambda: module(tensors["input"])), original(tensors["input"])
     if ours.dtype != dtype or not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3):
@@ -298,3 +303,64 @@ class _Poisoned:
         torch.set_deterministic_debug_mode("default")
 
 
+def _original(workload: Workload) -> nn.Module:
+    """nn.ConvTransposeNd of the workload's layer, in float32 on the CPU, freshly drawn."""
+    layer = workload.layer
+    return getattr(nn, f"ConvTranspose{layer.dims}d")(
+        layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.output_padding,
+        layer.groups, layer.bias, layer.dilation)
+
+
+def _times(subject: Subject, workload: Workload, arguments: Arguments, *, effort: str, emit: Emit
+            ) -> tuple[list[ModuleTimes], tuple[str, ...]]:
+    """module_ms: the module and behind it PyTorch's modes, in turns, and the flags of the module's own times. Times are of the
+    host and the device together, allocation included, cold L2."""
+    device = subject.device
+    module = subject.make(arguments)
+    theirs = _original(workload).to(device, torch_dtype(workload))
+    theirs.load_state_dict(subject.holder(module).state_dict())
+    x = _made(workload, "input", device).requires_grad_()
+    grad_output = _made(workload, "grad_output", device)
+    modes = [WAYS[key] for key in module_ways(workload, device)]
+    contestants: dict[str, tuple[nn.Module, Way | None]] = {"": (module, None), **{way.name: (theirs, way) for way in modes}}
+    samples: dict[tuple[str, str], list[float]] = {}
+    last: dict[tuple[str, str], timing.Measurement] = {}
+    flags: list[str] = []
+    turns = _TURNS[effort]
+    wall_s = timing.EFFORTS["cpu" if device == "cpu" else "cuda"][effort].wall_s
+    for turn in range(turns):
+        for name, (contestant, way) in contestants.items():
+            emit(Event("time", f"{name or 'ModelNew'}, turn {turn + 1} of {turns}"))
+            with switches(way):
+                for direction, run in _runs(contestant, x, grad_output).items():
+                    run()
+                    found = timing.measure(run, device=device, effort=effort, limit_s=wall_s / turns)
+                    samples.setdefault((name, direction), []).extend(found.samples)
+                    last[name, direction] = found
+                    flags += found.flags if name == "" else []
+    summaries = {key: timing.summary(taken, stop=last[key].timing.stop, cold_l2=last[key].timing.cold_l2)
+                 for key, taken in samples.items()}
+    dtype = precision_of(workload.dtype)
+    return [ModuleTimes(name, "tf32" if way and way.tf32 else dtype, {d: summaries[name, d] for d in (FORWARD, BACKWARD)},
+                        {d: tuple(samples[name, d]) for d in (FORWARD, BACKWARD)})
+            for name, (_, way) in contestants.items()], tuple(dict.fromkeys(flags))
+
+
+def _runs(module: nn.Module, x: torch.Tensor, grad_output: torch.Tensor) -> dict[str, Callable[[], None]]:
+    """Direction -> one call. Backward repeats on one graph, whose output is kept alive by the call."""
+    parameters = list(module.parameters())
+    output = module(x)
+
+    def forward() -> None:
+        module(x)
+
+    def backward() -> None:
+        torch.autograd.grad(output, [x, *parameters], grad_output, retain_graph=True)
+
+    return {FORWARD: forward, BACKWARD: backward}
+
+
+def _made(workload: Workload, name: str, device: str) -> torch.Tensor:
+    tensor = torch.empty(shapes(workload)[name], dtype=torch_dtype(workload), device=device)
+    fill(tensor, name, workload, NORMAL)
+    return laid_out(tensor, workload.memory_format).detach()
