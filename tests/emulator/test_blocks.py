@@ -124,13 +124,13 @@ def test_sum_by_shuffles(
     monkeypatch.setenv("CUDACPU_ORDER", order)
     values = np.random.default_rng(1).integers(-1000, 1000, (4, 96)).astype(dtype)
     out = np.zeros(4 * 3, dtype)
-    assert kernels("warps")(function, values, out, 4, 96) == 0
+    assert kernels("blocks")(function, values, out, 4, 96) == 0
     np.testing.assert_array_equal(out, values.reshape(-1, 32).sum(axis=1))
 
 
 def test_shuffles(kernels: Kernels) -> None:
     out = np.full((10, 32), -1, np.int32)
-    assert kernels("warps")("run_shuffles", out) == 0
+    assert kernels("blocks")("run_shuffles", out) == 0
     expected = [
         np.full(32, 5),
         LANES // 8 * 8 + 1,
@@ -149,7 +149,7 @@ def test_shuffles(kernels: Kernels) -> None:
 
 def test_votes_reductions_and_matches(kernels: Kernels) -> None:
     out = np.zeros((8, 32), np.uint32)
-    assert kernels("warps")("run_votes", out) == 0
+    assert kernels("blocks")("run_warp_votes", out) == 0
     bits = (1 << LANES).astype(np.uint64)
     np.testing.assert_array_equal(out[0], bits[LANES % 3 == 0].sum())
     np.testing.assert_array_equal(out[1], 1)
@@ -164,7 +164,7 @@ def test_votes_reductions_and_matches(kernels: Kernels) -> None:
 
 def test_lanes_that_have_exited_are_not_waited_for_and_give_nan(kernels: Kernels) -> None:
     out = np.full(20, -1, np.float32)
-    assert kernels("warps")("run_exited", out) == 0
+    assert kernels("blocks")("run_exited", out) == 0
     np.testing.assert_array_equal(out[:12], LANES[8:20])
     assert np.isnan(out[12:]).all()
 

@@ -20,7 +20,7 @@ import torch
 from tests.drive.conftest import WORKLOAD as SMALL
 from tests.drive.conftest import good, until
 from tests.drive.test_device_lock import held_elsewhere
-from tests.judge.bench import CROPPED, LAYER, WORKLOAD, bad_candidate
+from tests.judge.conftest import CROPPED, LAYER, WORKLOAD, bad_candidate
 from tests.shared import require
 from workbench.core.candidate import Candidate
 from workbench.core.layer import DIRECTIONS, DTYPES, ConvTranspose, Workload

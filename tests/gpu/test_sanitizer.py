@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.judge.bench import WORKLOAD, bad_candidate
+from tests.judge.conftest import WORKLOAD, bad_candidate
 from tests.shared import require
 from workbench.core.awkward import FEW
 from workbench.core.candidate import Candidate, why_not

@@ -24,8 +24,21 @@ from workbench.measure.kernel.explain import explain
 from workbench.measure.kernel.inputs import INTEGERS, NORMAL
 from workbench.measure.kernel.judge import judge
 
-from .bench import CROPPED, WORKLOAD, Apart, Built, Ended, bad_candidate, build_batch, judge_apart, order
-from .conftest import IN_A_NEW_PROCESS, LATELY, NOT_BUILT, WANTED
+from .conftest import (
+    CROPPED,
+    IN_A_NEW_PROCESS,
+    LATELY,
+    NOT_BUILT,
+    WANTED,
+    WORKLOAD,
+    Apart,
+    Built,
+    Ended,
+    bad_candidate,
+    build_batch,
+    judge_apart,
+    order,
+)
 
 pytestmark = pytest.mark.xdist_group("bad_kernels")  # one worker builds them once
 ALL_GUARDS = {"poison", "guard_zone", "nan", "inputs", "recheck"}

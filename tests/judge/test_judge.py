@@ -27,7 +27,7 @@ from workbench.measure.kernel.launch import Launcher, MissingSymbol, problem_of
 from workbench.measure.kernel.stage import Stage
 from workbench.measure.pytorch import baselines
 
-from .bench import CROPPED, WORKLOAD, Apart, Built, bad_candidate, build_batch, judge_apart, order
+from .conftest import CROPPED, WORKLOAD, Apart, Built, bad_candidate, build_batch, judge_apart, order
 
 pytestmark = pytest.mark.xdist_group("bad_kernels")
 VOLUME = Workload(ConvTranspose(3, 2, 3, (2, 1, 3), stride=(1, 2, 3), padding=(0, 0, 1)), 2, (3, 2, 4))

@@ -29,7 +29,7 @@ from workbench.measure.clock.timing import (
 from workbench.measure.kernel.interleave import interleave
 from workbench.measure.kernel.judge import implausible
 
-from .bench import LAYER, WORKLOAD, Built, bad_candidate, order
+from .conftest import LAYER, WORKLOAD, Built, bad_candidate, order
 
 EFFORT = Effort(least=10, most=100, wall_s=1.0)
 STEADY = [1.0, 1.001] * 10

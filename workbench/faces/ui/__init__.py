@@ -6,7 +6,7 @@ Workbench     `layer_form` (the sidebar), `variant_rows` (the variants with thei
               the best known), `running` (a run in progress), `results` (the table)
 Tune          `layer_form`, `tune_panels` (figures and tables)
 Inspect       `machine_code_view`, `profile_view`, `source_view` (edit, diff and ladder; the editor itself is
-              editor.js), `wrong_view`
+              editor.js)
 layer picture `picture`, `picture_row` (one dimension), `picture_grid` (two), `picture_axis`, `picture_style`
 all pages     `state` (what they share), `address` (what a link stores and restores), `theme` (looks, charts), `allowed_hosts`
               (which hosts may access the server)

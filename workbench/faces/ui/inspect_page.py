@@ -9,17 +9,20 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ...core import numbers, source_parts
+from ...core.answers import joined
 from ...core.errors import BadRequest
 from ...core.gpu import gpu_limits, sm_of
 from ...core.occupancy import REGISTERS_PER_THREAD_MAX
 from ...core.presets import called
 from ...core.trial import Errors, Status, Trial
+from ...core.wrong_values import INTEGERS, SHORT, SmallestWrong, WrongValues, case_rows, sentence
 from ...drive.reporting import plots, report
 from ...drive.reporting.main_kernel import arch_of, main_kernel
 from ...drive.sessions.files import clocks_of
-from ...drive.sessions.recorded import has_changed, most_shared_bytes, occupancy_of, resolved_of, source_of
+from ...drive.sessions.recorded import has_changed, most_shared_bytes, occupancy_of, resolved_of, source_of, wrong_values_of
 from ...drive.sessions.session import Session
-from . import address, machine_code_view, pages, profile_view, source_view, state, theme, wrong_view
+from . import address, machine_code_view, pages, profile_view, source_view, state, theme
+from .picture import case_svg
 
 _FASTEST = 8  # the most configs of a cell in the list beside the source
 _WHOLE = "all, as it was compiled"
@@ -73,7 +76,7 @@ def _facts(trial: Trial, session: Session, place: DeltaGenerator, more: DeltaGen
     with place:
         if trial.errors and not trial.ok:
             theme.html(_errors(trial))
-        wrong_view.draw(trial)
+        _where_wrong(trial)
         if trial.ok:
             theme.html(_resources(trial))
         if trial.kernel_ms:
@@ -372,3 +375,54 @@ def _worst(name: str, error: Errors) -> str:
             f"expected {error.expected:.4g}")
 
 
+def _where_wrong(trial: Trial) -> None:
+    """Draw where the trial is wrong: the map, the shares by place, the errors, and the smallest case with its numbers.
+
+    Draw nothing for a right trial, or for one that was not examined.
+    """
+    found = wrong_values_of(trial)
+    if found is None:
+        return
+    said = sentence(found)
+    advice = f" {found.looks_like.advice}" if found.looks_like else ""
+    theme.html(theme.heading("Where it is wrong") + f"<p>{escape(said + advice)}</p>")
+    step = " × ".join(map(str, found.step))
+    cell = f". A cell of the map has {step} positions" if max(found.step) > 1 else ""
+    theme.html(f'<span class="foot">{escape(_where_text(found))} Inputs: {escape(found.inputs)}{cell}.</span>')
+    theme.chart(plots.wrong_map(found, mode=theme.mode()), key="wrong map", alt=said)
+    if (shares := plots.wrong_shares(found, mode=theme.mode())) is not None:
+        theme.html(theme.heading(f"Share of wrong values by {joined(list(found.along))}"))
+        theme.chart(shares, key="wrong shares", alt=said)
+    if (errors := plots.wrong_errors(found, mode=theme.mode())) is not None:
+        theme.html(theme.heading("How large the errors are"))
+        theme.chart(errors, key="wrong errors", alt="How far off the values are")
+        if found.ratios and found.inputs == INTEGERS:
+            theme.html('<span class="foot">The sums of exact integers have no rounding error, so a right kernel has no errors '
+                       "here. The line marks the error that is allowed for random inputs.</span>")
+    if found.not_finite:
+        theme.html(f'<span class="foot">{numbers.count(found.not_finite)} values are NaN, infinite or never written.'
+                   "</span>")
+    if found.smallest is not None:
+        _smallest_case(trial, found, found.smallest)
+
+
+def _where_text(found: WrongValues) -> str:
+    places = "tap" if found.tensor == "grad_weight" else "position"
+    return (f"Share of wrong values of {found.tensor} by {places}: {numbers.count(found.wrong)} of "
+            f"{numbers.count(found.count)} are wrong.")
+
+
+def _smallest_case(trial: Trial, found: WrongValues, case: SmallestWrong) -> None:
+    """The picture of the layer at that size, with the sum of the wrong element in numbers; then each summand."""
+    theme.html(theme.heading("The smallest case that is still wrong"))
+    element = numbers.index(SHORT.get(found.tensor, found.tensor), case.index)
+    what = f"{element}, batch {case.batch}, input size {numbers.shape(case.input_size)}"
+    theme.html(f"<p>{escape(what)}{escape(f': {case.said}.' if case.said else '')}</p>")
+    if found.tensor != "grad_bias":
+        theme.svg(case_svg(trial.workload, case, found.tensor), key="smallest picture")
+    if rows := case_rows(case, found.tensor):
+        summed = "the batch" if found.tensor in ("grad_weight", "grad_bias") else "channels"
+        head = ("tap", "reads", "products", f"summed over {summed}")
+        shown = [at for at in range(len(head)) if at != 2 or any(row[at] for row in rows)]  # of many channels only the sum
+        cells = [tuple(f"<span class=mono>{escape(row[at])}</span>" for at in shown) for row in rows]
+        theme.html(theme.table([head[at] for at in shown], cells, right=(len(shown) - 1,)))
