@@ -131,10 +131,12 @@ def test_register_wgmma_stores_rows_of_any_length(direction: str, layers: tuple,
     for one, config in layers:
         its = Workload(one.layer, one.batch, one.input_size, dtype)
         made.append((Candidate(variant, its.layer, dtype, config, form="constant"), its))
-    library = build_emulated([one for one, _ in made], tmp_path)
-    for (one, its), order in product(made, range(2)):
-        outcome = run(library, one, its, order=order, shift=order * 8)
-        assert outcome.status == "OK", f"{label(its)}: {outcome.status} {outcome.text}"
+    for begin in range(0, len(made), 3):  # g++ takes more than twice the time for twice the layers
+        some = made[begin:begin + 3]
+        library = build_emulated([one for one, _ in some], tmp_path / str(begin))
+        for (one, its), order in product(some, range(2)):
+            outcome = run(library, one, its, order=order, shift=order * 8)
+            assert outcome.status == "OK", f"{label(its)}: {outcome.status} {outcome.text}"
 
 
 @pytest.mark.parametrize(("name", "direction", "old", "new"), [
