@@ -39,6 +39,7 @@ from workbench.measure.build.resources import TORCH_NVCC_FLAGS
 from .recipes import SMALL, candidate
 
 ARCH = "sm_90"
+ONE_WORKER = pytest.mark.xdist_group("best_files")  # it writes each best file, once
 
 
 @lru_cache(maxsize=32)
@@ -67,6 +68,7 @@ MOST = {"kb57": (3.22, 170.1, 79), "kb64": (2.86, 149.4, 76.5), "kb71": (3.3, 17
 MOST |= dict.fromkeys(("kb58", "kb61", "kb65", "kb68", "kb70"), MOST["kb57"]) | {"kb69": (4.66, 244, 102.7)}
 
 
+@ONE_WORKER
 def test_the_best_files_of_kernelbench_do_not_grow() -> None:
     found = {}
     for name in KERNELBENCH:
@@ -82,6 +84,7 @@ def test_the_best_files_of_kernelbench_do_not_grow() -> None:
         assert text.count("\n") <= 1000 * lines and len(text.encode()) <= 1000 * size
 
 
+@ONE_WORKER
 def test_the_lengths_in_the_docs_are_those_of_the_files(tmp_path: Path) -> None:
     """Lines and KB of the table in docs/exported-files.md, within 1 %."""
     page = (TEMPLATES.parent / "docs" / "exported-files.md").read_text(encoding="utf-8")
@@ -321,6 +324,7 @@ def test_a_part_keeps_what_is_used_and_has_nothing_of_its_own(part: str, kept: b
     assert keeps(part, "a(b);", "a(b); c; d;") == kept
 
 
+@ONE_WORKER
 def test_each_kernel_of_the_best_files_is_the_one_that_was_judged() -> None:
     """From the file's own text its template comes back, with the id that the file names; and the text is derived again."""
     seen = set()
@@ -349,6 +353,7 @@ def test_each_kernel_of_the_best_files_is_the_one_that_was_judged() -> None:
                 assert candidate_id(restored(kernel.source()), compile_flags=kernel.flags) == judged.candidate_id
 
 
+@ONE_WORKER
 def test_a_file_and_its_templates_serve_the_same_layers() -> None:
     """The conditions in a file lack what is the same wherever the file uses the template."""
     draw, answers, gpu = Random(0), [], torch.device("cpu")
