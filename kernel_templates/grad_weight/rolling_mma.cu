@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(RollingMmaPlan<Layer, Tune, FIRST>::THREADS) r
       bool exists;
       if (r < Plan::X_ROWS) {
         const int d = at.d - r / Plan::IN * D::APART, channel = r % Plan::IN;
-        exists = x_exists(d, at.row, channel);
+        exists = r / Plan::IN < D::length(chain_d) && x_exists(d, at.row, channel);
         row = {input, x_begin(at, d, at.row, channel), sizes.in_w, at.w, wanted,
                Plan::X_AT + slot * Plan::X_SLOT + r * Plan::X_PITCH};
       } else {
@@ -317,6 +317,8 @@ template <class Layer, class Tune>
 cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
                         const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
                         typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
+  if (sizes.in_d > 1 << 30 || sizes.in_h > 1 << 30 || sizes.out_d > 1 << 30 || sizes.out_h > 1 << 30)
+    return cudaErrorInvalidValue;  // rows and planes are counted in int
   return launch_tap_groups<RollingLaunch, Layer, Tune>(layer, sizes, input, grad_output, grad_weight_out, grad_bias,
                                                        workspace, stream);
 }

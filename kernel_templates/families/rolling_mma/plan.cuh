@@ -93,7 +93,7 @@ struct RollingMmaPlan {
     return 1LL * BYTES * (larger(x_pitch(tile), gy_pitch(tile)) + X_ROWS * SLOTS * x_pitch(tile) + GY_ROWS * GY_SLOTS * gy_pitch(tile));
   }
   static constexpr __host__ __device__ int tile_of() {
-    int tile = Tune::TILE;
+    int tile = THREE ? smaller(Tune::TILE, 128) : Tune::TILE;  // the tensor cores sum over one tile
     while (tile > 32 && bytes(tile) > 1024LL * Tune::SHARED_KB) tile /= 2;
     return tile;
   }

@@ -112,7 +112,7 @@ struct RollingPlace {
     d = int(plane % columns_d);
     n = plane / columns_d;
     first = int(begin % steps);
-    row = first - Plan::H::BEHIND;
+    row = first > Plan::H::BEHIND ? first - Plan::H::BEHIND : 0;
     skip(sizes);
   }
   // Planes of gy that do not exist add nothing.
@@ -124,7 +124,7 @@ struct RollingPlace {
   }
   __device__ __forceinline__ void next_column() {
     first = 0;
-    row = -Plan::H::BEHIND;
+    row = 0;
     if ((w += Plan::TILE) < columns_w * Plan::TILE) return;
     w = 0;
     if (++d < columns_d) return;
