@@ -18,6 +18,7 @@ from functools import lru_cache
 from math import prod
 from pathlib import Path
 
+import pytest
 import torch
 
 from workbench.core.candidate import Candidate, problem_fields
@@ -329,3 +330,12 @@ ALONG = [
     work((3,), 1, 1, 1, 9, stride=4, padding=4),                             # one step, partly zeros
     work((9,), 1, 130, 2, 8, stride=6, bias=False),
 ]
+
+
+SOON = ("a tap row lost", "no barrier", "the last halo left out", "sums of a dirty start", "the oldest row is another one",
+        "neighbours of a row count", "steps without a barrier")
+
+
+def soon(slips: dict[str, tuple]) -> list:
+    """Those that `make test` tries, and the rest for `make test-long`."""
+    return [pytest.param(slip, marks=() if slip in SOON else pytest.mark.long) for slip in slips]

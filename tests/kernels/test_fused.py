@@ -13,7 +13,7 @@ from workbench.core.candidate import EMULATED_SM, Candidate, why_not
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.variants import TEMPLATES, Variant, discover, find
 
-from .harness import Outcome, build_emulated, candidate, run
+from .harness import Outcome, build_emulated, candidate, run, soon
 
 # KernelBench's #74, #81, #79 and #73 on few positions; groups and odd channels; more channels than one warp takes.
 WORK = [Workload(ConvTranspose(1, 32, 64, 5, dilation=3, bias=False), 2, 300),
@@ -51,15 +51,6 @@ SLIPS = {  # what is taken out, what is put there, the result that shows it ("":
     "rows of gy mixed up": ("const int kd = at.row / Layer::kernel_h, kh = at.row % Layer::kernel_h;",
                             "const int kd = 0, kh = 0;", ""),
 }
-
-
-SOON = ("a tap row lost", "no barrier", "the last halo left out", "sums of a dirty start", "the oldest row is another one",
-        "neighbours of a row count", "steps without a barrier")
-
-
-def soon(slips: dict[str, tuple]) -> list:
-    """Those that `make test` tries, and the rest for `make test-long`."""
-    return [pytest.param(slip, marks=() if slip in SOON else pytest.mark.long) for slip in slips]
 
 
 @pytest.mark.parametrize("slip", soon(SLIPS))
