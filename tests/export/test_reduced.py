@@ -62,8 +62,8 @@ def kernels_of(text: str) -> dict[str, object]:
 # The aim is 2 500 lines and 120 000 bytes, and 40 000 of CUDA in a direction. The code alone of these files, without comments,
 # blank lines and indentation, has 101 000 bytes or more: they serve every size of a layer. So these are the lengths of today,
 # in thousands: lines, bytes, the longest direction. Lower them when a file gets shorter.
-MOST = {"kb57": (3.22, 170.1, 79), "kb64": (2.86, 149.4, 76.5), "kb71": (3.3, 170.7, 76.2), "kb72": (3.49, 180.1, 57.7),
-        "kb73": (4.33, 224.6, 100.5), "kb74": (3.27, 169.5, 74.6), "kb75": (4.45, 231.8, 98.4), "kb77": (4.12, 210.2, 76.9),
+MOST = {"kb57": (3.22, 170.1, 79), "kb64": (2.86, 149.4, 76.5), "kb71": (4.14, 212.4, 76.8), "kb72": (2.8, 146.8, 55),
+        "kb73": (4.31, 224, 101.7), "kb74": (3.27, 169.5, 74.6), "kb75": (3.68, 190.7, 56.4), "kb77": (3.72, 190.3, 56),
         "kb78": (3.51, 180.1, 79.9), "kb79": (4.28, 220.7, 78.6), "kb81": (4.6, 238.5, 99.9)}
 MOST |= dict.fromkeys(("kb58", "kb61", "kb65", "kb68", "kb70"), MOST["kb57"]) | {"kb69": (4.66, 244, 102.7)}
 
@@ -89,7 +89,7 @@ def test_the_lengths_in_the_docs_are_those_of_the_files(tmp_path: Path) -> None:
     """Lines and KB of the table in docs/exported-files.md, within 1 %."""
     page = (TEMPLATES.parent / "docs" / "exported-files.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (kb\d+|models/[a-z0-9-]+)[^|]*\| ([\d ]+) \| (\d+) \|", page, re.M)
-    assert len(rows) == 15
+    assert len(rows) == 16
     for name, lines, size in rows:
         if name in KERNELBENCH:
             text = file_of(name)[0]
