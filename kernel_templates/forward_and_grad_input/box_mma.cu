@@ -14,8 +14,9 @@ needs     = [
   "(layer.stride_d * layer.stride_h if forward else 1) * eights <= 64",
   "cells * cell_out <= 64",
   "planes * row_bytes < 2 ** 31",
+  "nt * cell_out <= 36",
   "fragments * nt <= 4096",
-  "classes * mt * nt <= 32",
+  "classes * mt * nt <= (16 if precision == 'tf32x3' else 32)",
   "precision != 'tf32x3' or used <= 16",
   "layer.groups * m8 * chunks * fragments <= 2 ** 24",
   "least <= 1024 * SHARED_KB",
@@ -24,7 +25,7 @@ needs     = [
 [tune]
 STRIPS    = {values = [0, 1, 2, 3, 4], default = 0, help = "strips of a lane, which share its weights (0: automatic)"}
 SUMS      = {values = [8, 16, 24, 32], default = 24, help = "products of 16 x 8 results of a warp, at most; 8 channels always"}
-WARPS     = {values = [3, 4, 6, 8, 12, 16], default = 6, help = "warps of a block"}
+WARPS     = {values = [3, 4, 6, 8, 12, 16], default = 4, help = "warps of a block"}
 STAGES    = {values = [2, 3, 4], default = 2, help = "boxes in flight or in use"}
 SHARED_KB = {values = [72, 96, 110, 224], default = 110, help = "shared memory of a block in KB"}
 SPLIT_D   = {values = [0, 1, 2], default = 0, help = "a step multiplies 1: all planes of a box, 2: one plane (0: automatic)"}
