@@ -159,9 +159,9 @@ def in_used_memory(module: torch.nn.Module, xs: Tensors, values: dict[str, torch
     overwrite(dict(module.named_parameters()), [*values], [*values.values()])
     with torch.no_grad():
         output = module(*xs).detach().clone()
-    places = dict[str, torch.Tensor]()
+    new, places = dict[str, torch.Tensor](), dict[str, torch.Tensor]()   # `new` is kept, so that no other copy gets its memory
     try:
-        fresh = _of_copy(module, xs, values, {})
+        fresh = _of_copy(module, xs, values, new)
     except Exception:  # foreign code
         return (), [output]
     again = [_of_copy(module, xs, which, places) for which in (present, values)][1]
