@@ -7,6 +7,8 @@ import fcntl
 import json
 import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -180,6 +182,33 @@ def test_a_result_that_is_only_announced_takes_no_memory(tmp_path: Path) -> None
             process.ask(requests.Call("m", 1), [wire.torch.zeros(4, 8)], limit_s=1.5)
         assert peak_bytes() - before < 64 << 20
     finally:
+        process.close()
+
+
+def test_time_without_a_core_does_not_count_towards_the_limit(tmp_path: Path) -> None:
+    """Four processes share a core. The call needs a second of it, about four by the clock. A call that sleeps gets no more."""
+    spins = [sys.executable, "-c", "while True: pass"]
+    process = ForeignProcess("candidate", device="cpu", limits=Limits(8 << 30), scratch=tmp_path)
+    others: list[subprocess.Popen[bytes]] = []
+    body = "import time\n        begin = time.process_time()\n        time.sleep(30 * (x[0, 0] > 0))\n        " \
+           "while time.process_time() < begin + 1:\n            pass\n        return torch.relu("
+    try:
+        text = models.RIGHT.replace("return torch.relu(", body)
+        process.ask(requests.Load(text, "ModelNew", "cpu"))
+        process.ask(requests.Make("m", "[8]", "{}", 1))
+        core = min(os.sched_getaffinity(0))
+        others += [subprocess.Popen(spins) for _ in range(3)]
+        for pid in (*process.family(), *(one.pid for one in others)):
+            os.sched_setaffinity(pid, {core})
+        begin = time.monotonic()
+        process.ask(requests.Call("m", 1), [wire.torch.zeros(4, 8)], limit_s=1.5)
+        assert time.monotonic() - begin > 1.6
+        with pytest.raises(Ended, match="Still not done after 1.5 s"):
+            process.ask(requests.Call("m", 1), [wire.torch.ones(4, 8)], limit_s=1.5)
+        assert time.monotonic() - begin < 20
+    finally:
+        for one in others:
+            one.kill()
         process.close()
 
 
@@ -399,7 +428,7 @@ def read_by_the_judge(request: requests.Request, data: bytes) -> wire.Received |
     fcntl.fcntl(from_write, fcntl.F_SETPIPE_SZ, 1 << 20)
     os.write(from_write, data)
     os.close(from_write)
-    line = wire.Line(os.open(os.devnull, os.O_WRONLY), from_read, lambda: None)
+    line = wire.Line(os.open(os.devnull, os.O_WRONLY), from_read, lambda: None, lambda: 0.0)
     try:
         return line.receive(time.monotonic() + 20, most_bytes=1 << 26, accept=partial(process._accept, request, _SENT))
     except (NotTheProtocol, EOFError):

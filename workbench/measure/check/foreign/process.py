@@ -21,7 +21,7 @@ from ....core.plain_text import plain
 from ....core.trial import Status
 from ...kernel.launch import STICKY_WORDS
 from . import confine, window
-from .hold import Hold
+from .hold import Hold, waited_s
 from .replies import Told
 from .requests import Begin, OpenWindow, Request
 from .wire import Kind, Line, NotTheProtocol, Tensors
@@ -126,10 +126,12 @@ class ForeignProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Line | None = None
         self._watched = 0.0
+        self._waited_s: float | None = None   # before this request; see `_without_a_core_s`
         self._number = 0
         self._ready = False
         self._hold: Hold | None = None
         self.ran_while_held = False
+        self._limit_s = limits.call_s
         self.waited_for = True        # otherwise its seconds do not count, because the judge does other work at the same time
         self.spent = Spent()
         self._home = "cpu"            # the device for the tensors of answers
@@ -183,6 +185,7 @@ class ForeignProcess:
         self.get_ready()
         limit_s = limit_s or self.limits.call_s
         deadline = time.monotonic() + limit_s
+        self._limit_s, self._waited_s = limit_s, None
         try:
             self._number += 1
             line = self._open_line
@@ -301,7 +304,7 @@ class ForeignProcess:
         self._process = launched.process
         _open.add(self._started.pid)
         self.spent.starts += 1
-        self._line = Line(launched.to_write, launched.from_read, self._watch)
+        self._line = Line(launched.to_write, launched.from_read, self._watch, self._without_a_core_s)
         self._watched = time.monotonic()
         self._ready = False
 
@@ -339,6 +342,8 @@ class ForeignProcess:
 
     def _watch(self) -> None:
         """Checked during a wait: the number of processes, the memory, and the output."""
+        if self._waited_s is None:
+            self._waited_s = waited_s(self.family())
         if time.monotonic() - self._watched < _WATCH_S:
             return
         self._watched = time.monotonic()
@@ -357,6 +362,12 @@ class ForeignProcess:
                               f"{numbers.memory(self.limits.memory_bytes)}; it was stopped.",
                               "Free tensors that are not needed, or raise the limit.")
         self._too_loud()
+
+    def _without_a_core_s(self) -> float:
+        """For how many seconds of this request the process was ready and had no core: a busy machine does not make a file slow.
+        At most three times its limit."""
+        waited = 0.0 if self._waited_s is None else waited_s(self.family()) - self._waited_s
+        return min(max(waited, 0.0), 3 * self._limit_s)
 
     def _too_loud(self) -> None:
         if self.log_path.stat().st_size > _MOST_LOG_BYTES:

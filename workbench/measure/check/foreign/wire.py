@@ -93,11 +93,11 @@ def receive_blocking(stream: BufferedReader, window: Window | None = None) -> tu
 
 
 class Line:
-    """The judge's end: a pair of descriptors, every wait with a deadline. `watch` may raise, and ends the wait. `window`: the
-    memory that it shares with the process, if any."""
+    """The judge's end: a pair of descriptors, every wait with a deadline. `watch` may raise, and ends the wait. `more_s`: by
+    how many seconds the process may exceed a deadline. `window`: the memory that it shares with the process, if any."""
 
-    def __init__(self, write_fd: int, read_fd: int, watch: Callable[[], None]) -> None:
-        self._write_fd, self._read_fd, self._watch = write_fd, read_fd, watch
+    def __init__(self, write_fd: int, read_fd: int, watch: Callable[[], None], more_s: Callable[[], float]) -> None:
+        self._write_fd, self._read_fd, self._watch, self._more_s = write_fd, read_fd, watch, more_s
         os.set_blocking(write_fd, False)
         self._buffer = bytearray()
         self.window: Window | None = None
@@ -156,7 +156,7 @@ class Line:
     def _wait(self, readers: list[int], writers: list[int], deadline: float) -> None:
         while True:
             left = deadline - time.monotonic()
-            if left <= 0:
+            if left <= 0 and (left := left + self._more_s()) <= 0:
                 raise TimeoutError
             ready = select.select(readers, writers, [], min(left, _POLL_S))
             if ready[0] or ready[1]:
