@@ -5,9 +5,10 @@ FOLDER is a checkout of KernelBench (it holds src/kernelbench and KernelBench/le
 
 problems   Each problem of level 1 (or of the levels of --level) is checked against itself as ModelNew. A right file must
            not be called wrong. Problems that the judge refuses, or that run in no small size, are named. Sizes are
-           cut: each whole number (and each tuple of them) that the problem assigns at its top, and that is above a
-           limit, becomes that limit. The limit is the largest of 64, 48, ... 6 for which the inputs have at most
-           40 000 values and the model runs; else it is 2. A model of more than 4 million parameters is too large.
+           cut: each whole number (and each tuple or list of them) that the problem assigns at its top or that stands in
+           get_inputs, and that is above a limit, becomes that limit. The limit is the largest of 64, 48, ... 6 for which
+           the inputs have at most 40 000 values and the model runs; else it is 2. A model of more than 12 million
+           parameters is too large.
 verdicts   40 files, right and wrong, made of such problems by small changes, go through KernelBench's own
            `eval_kernel_against_ref` and `validate_kernel_static`, and through `check`, whose report has KernelBench's
            verdict. torch.cuda's functions that only wait, choose a device or name it are replaced by ones that do
@@ -24,6 +25,7 @@ import contextlib
 import functools
 import io
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,7 +45,7 @@ from workbench.core.errors import BadRequest  # noqa: E402
 from workbench.drive.checking.check import CheckRequest, check, judge_process  # noqa: E402
 
 LIMITS = (64, 48, 32, 24, 16, 12, 8, 6, 2)
-MOST_VALUES, MOST_PARAMETERS = 40_000, 4_000_000
+MOST_VALUES, MOST_PARAMETERS = 40_000, 12_000_000
 # What ModelNew returns, y being what Model returns; for two problems each.
 CHANGES = {
     "the same": ("y", 1, 63), "a copy": ("y.clone()", 13, 40), "in float64 and back": ("y.double().to(y.dtype)", 23, 97),
@@ -181,18 +183,23 @@ def cut(text: str) -> str:
 
 
 def _with_limit(text: str, limit: int) -> str:
+    """Sizes that the text assigns, and whole numbers in `get_inputs`."""
     lines = text.splitlines()
     values: dict[str, Any] = {}
     for node in ast.parse(text).body:
-        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
-            continue
-        with contextlib.suppress(Exception):
-            value = eval(compile(ast.Expression(node.value), "<size>", "eval"), {}, values)
-            small = tuple(_at_most(v, limit) for v in value) if isinstance(value, tuple) else _at_most(value, limit)
-            values[node.targets[0].id] = small
-            if small != value:
-                lines[node.lineno - 1:node.end_lineno] = [f"{node.targets[0].id} = {small!r}",
-                                                          *[""] * ((node.end_lineno or node.lineno) - node.lineno)]
+        if isinstance(node, ast.Assign):
+            with contextlib.suppress(Exception):
+                target = ast.unparse(node.targets[0])
+                value = eval(compile(ast.Expression(node.value), "<size>", "eval"), {}, values)
+                many = isinstance(value, (tuple, list))
+                small = type(value)(_at_most(v, limit) for v in value) if many else _at_most(value, limit)
+                exec(f"{target} = {small!r}", values)
+                if small != value:
+                    lines[node.lineno - 1:node.end_lineno] = [f"{target} = {small!r}",
+                                                              *[""] * ((node.end_lineno or node.lineno) - node.lineno)]
+        elif isinstance(node, ast.FunctionDef) and node.name == "get_inputs":
+            for at in range(node.lineno, node.end_lineno or node.lineno):
+                lines[at] = re.sub(r"(?<![\w.])\d+(?![\w.])", lambda found: str(_at_most(int(found[0]), limit)), lines[at])
     return "\n".join(lines) + "\n"
 
 
