@@ -49,7 +49,7 @@ class Question:
 
 FEW_PARTS = 4   # so many parts that did not run are named where there is little room
 # What a check does not test.
-_NOT_ASKED = ("other dtypes than the given one, bfloat16 and float64", "torch.func and tracing",
+_NOT_ASKED = ("other dtypes than the given one, bfloat16 and float64", "torch.func, tracing and forward-mode derivatives",
               "infinite and denormal inputs", "tensors of more than 2^31 values",
               "memory that C++ or CUDA code never frees", "how often memory is allocated",
               "another rounding mode of the processor",

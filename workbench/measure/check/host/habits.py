@@ -33,12 +33,12 @@ from ..foreign.requests import (
 )
 from ..foreign.wire import Tensors
 from .calls import given_backward, gradients_of, guarded
+from .lifetimes import lifetimes
 from .module import (
     Settings,
     Times,
     changed_settings,
     fresh_grads,
-    lifetimes,
     only,
     other_random_states,
     overwrite,

@@ -17,10 +17,8 @@ import random
 import signal
 import sys
 import threading
-import time
 import types
 import warnings
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -29,7 +27,6 @@ from zlib import crc32
 import torch
 import torch._compile
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as modules
 
 from ..foreign.requests import Make
@@ -39,9 +36,7 @@ INTERFACE = "interface"   # the form of a construction that asks for it
 _OF_MODES = (nn.modules.dropout._DropoutNd, nn.RReLU)   # without parameters, and another function in eval mode
 _ALONE = 2    # users of the memory of one tensor: the tensor, and whoever counts
 
-_FEW, _FEW_S = 8, 0.5   # calls of which nothing may stay in memory, and the seconds after which no more are made
-_PLURAL = ("outputs", "inputs")
-_monotonic, _collect = time.monotonic, gc.collect   # taken before a foreign file may replace them
+_MOST_NAMES = 4   # of a state, each of which is left out
 
 # Environment variables that a right file sets, or that torch sets, to build an extension.
 _OF_BUILDS = ("TORCH", "PYTORCH", "TRITON", "CUDA", "NVCC", "KINETO")
@@ -131,13 +126,25 @@ def takes_assign(module: nn.Module) -> bool:
 
 
 def tells_of_keys(module: nn.Module, names: Sequence[str], values: list[torch.Tensor]) -> bool:
-    """Whether load_state_dict(strict=False) returns the missing and the unexpected keys."""
-    if not names:
-        return True
-    odd = f"{names[0]}_of_another"
-    found = module.load_state_dict({odd: values[0], **dict(zip(names[1:], values[1:], strict=True))}, strict=False)
-    missing, unexpected = (getattr(found, name, ()) for name in ("missing_keys", "unexpected_keys"))
-    return names[0] in missing and odd in unexpected
+    """Whether load_state_dict(strict=False) returns the missing and the unexpected keys, and load_state_dict() raises for each
+    name that is missing, and for one that is unexpected."""
+    state = dict(zip(names, values, strict=True))
+    for name in names[:_MOST_NAMES]:
+        others = {n: v for n, v in state.items() if n != name}
+        found = module.load_state_dict({f"{name}_of_another": state[name], **others}, strict=False)
+        missing, unexpected = (getattr(found, one, ()) for one in ("missing_keys", "unexpected_keys"))
+        if name not in missing or f"{name}_of_another" not in unexpected or any(_loads(module, one) for one in (
+                others, {**state, f"{name}_of_another": state[name]})):
+            return False
+    return True
+
+
+def _loads(module: nn.Module, state: dict[str, torch.Tensor]) -> bool:
+    try:
+        module.load_state_dict(state)
+    except RuntimeError:
+        return False
+    return True
 
 
 def kinds(module: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -240,75 +247,6 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
         restore([*kept, *((b, buffers[n]) for n, b in module.named_buffers() if n in buffers)])
         for one, training in modes:
             one.training = training
-
-
-def lifetimes(module: nn.Module, xs: list[torch.Tensor]) -> tuple[str, ...]:
-    """How long the tensors of a few calls live, half of which are training steps, and how long a module does. "kept": most
-    outputs, or most inputs, are still in memory after Python's collector ran; a module may keep one or two. "outputs" and
-    "inputs": all those of the steps, or of the other calls, were there until it ran. "module": a copy that was called once is
-    still there after it ran. Then what `_of_backward` says."""
-    calls, begin, enabled = list[dict[str, StorageWeakRef]](), _monotonic(), gc.isenabled()
-    gc.disable()
-    try:
-        while len(calls) < _FEW and (_monotonic() - begin < _FEW_S or len(calls) < 2):
-            calls.append(_of_call(module, xs, trains=len(calls) % 2 == 0))
-        told = _of_backward(module, xs)
-        copied = _called_copy(module, xs)
-        there = {one for one in _PLURAL for mode in (calls[::2], calls[1::2]) if len(_left(mode, one)) == _FEW // 2}
-        _collect()
-    finally:
-        (gc.enable if enabled else gc.disable)()
-    kept = {one for one in _PLURAL if len(_left(calls, one)) > _FEW // 2 + 1}
-    return (*told, *(there - kept), *["kept"][:len(kept)], *["module"][:copied is not None and copied() is not None])
-
-
-def _left(calls: Sequence[dict[str, StorageWeakRef]], one: str) -> list[StorageWeakRef]:
-    return [of[one] for of in calls if one in of and not of[one].expired()]
-
-
-def _of_call(module: nn.Module, xs: list[torch.Tensor], *, trains: bool) -> dict[str, StorageWeakRef]:
-    """The memory of the output and of the first input of a call, which nothing but the module may hold afterwards."""
-    own = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers())}
-    inputs = [x.clone() for x in xs]
-    with torch.set_grad_enabled(trains), fresh_grads(module):
-        output = module(*inputs)
-        if output.requires_grad and output.is_floating_point():
-            with suppress(Exception):   # foreign code
-                output.sum().backward()
-    there = dict(zip(_PLURAL, (output, *inputs[:1]), strict=False))
-    return {name: StorageWeakRef(t.untyped_storage()) for name, t in there.items() if t.untyped_storage().data_ptr() not in own}
-
-
-def _of_backward(module: nn.Module, xs: list[torch.Tensor]) -> tuple[str, ...]:
-    """"saves": torch.autograd.graph.saved_tensors_hooks get tensors. "holds": they get none, a second backward without
-    retain_graph raises no exception, and an input is still in memory after the backward, while the output is in use."""
-    saved: list[bool] = []
-
-    def noted(one: torch.Tensor) -> torch.Tensor:
-        saved.append(True)
-        return one
-    with suppress(Exception), fresh_grads(module):   # foreign code
-        inputs = [x.clone().requires_grad_(x.is_floating_point()).clone() for x in xs]   # as inside a network
-        with torch.autograd.graph.saved_tensors_hooks(noted, lambda one: one):
-            output = module(*inputs)
-        places = [x.untyped_storage().data_ptr() for x in inputs]
-        if saved or not output.requires_grad or output.untyped_storage().data_ptr() in places:
-            return ("saves",) if saved else ()
-        output.sum().backward()
-        held = [StorageWeakRef(x.untyped_storage()) for x in inputs]
-        del inputs
-        output.sum().backward()   # raises if autograd has freed what it saved
-        return () if all(one.expired() for one in held) else ("holds",)
-    return ()
-
-
-def _called_copy(module: nn.Module, xs: list[torch.Tensor]) -> weakref.ref[nn.Module] | None:
-    """A deep copy that was called and then deleted."""
-    with suppress(Exception), torch.no_grad():   # foreign code
-        other = copy.deepcopy(module)
-        other(*[x.clone() for x in xs])
-        return None if other is module else weakref.ref(other)
-    return None
 
 
 class _Ran(Exception):

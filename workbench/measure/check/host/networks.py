@@ -34,7 +34,7 @@ from .module import (
 from .ways import in_used_memory
 
 _monotonic = time.monotonic   # taken before a foreign file may replace it
-_FORWARDS, _FORWARDS_S = 64, 0.05   # before the first backward; no more of them after so many seconds
+_FORWARDS, _FORWARDS_S, _BACKWARDS = 64, 0.05, 12   # before a backward; no more after so many seconds; after it
 _LARGER, _PART = 2.0**13, 0.75   # factor of a grad_output; of a sum, so that no gradient is 1
 _RECORDS = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 _STEP, _SLOPE = 1e-5, 1e-3   # by which inputs are moved; how far off the slope may then be
@@ -355,12 +355,15 @@ def _channels_last(this: _Round) -> tuple[tuple[str, ...], Tensors]:
 
 
 @torch.no_grad()
-def _changed_in_eval(this: _Round) -> tuple[tuple[str, ...], Tensors]:
-    """Parameters, or buffers, change after a call in eval mode."""
-    this.module.eval()
-    this.module(*this.sets[0])
-    overwrite({**this.parameters(), **dict(this.module.named_buffers())}, [*this.values], [*this.values.values()])
-    return (), [this.module(*this.sets[0])]
+def _changed(this: _Round, *, train: bool = False, autocast: bool = False) -> tuple[tuple[str, ...], Tensors]:
+    """Parameters, or buffers, change after a call in eval mode, or in train mode. Autocast is left in between, because it keeps
+    what it has converted."""
+    this.module.train(train)
+    for new in (dict[str, torch.Tensor](), this.values):
+        overwrite({**this.parameters(), **dict(this.module.named_buffers())}, [*new], [*new.values()])
+        with torch.autocast(this.device.partition(":")[0], torch.bfloat16, enabled=autocast):
+            output = this.module(*this.sets[0])
+    return (), [output]
 
 
 def _with_hooks(this: _Round) -> tuple[tuple[str, ...], Tensors]:
@@ -406,16 +409,16 @@ def _rewritten(this: _Round) -> tuple[tuple[str, ...], Tensors]:
 
 
 def _many_forwards(this: _Round) -> tuple[tuple[str, ...], Tensors]:
-    """Other forwards, before the backward of the first one."""
+    """Other forwards, before the backward of the first one, and backwards of some of them after it."""
     xs, others = this.sets
-    wanted, begin = tensors_of(this.module, this.names, xs), _monotonic()
+    wanted, again, begin = *(tensors_of(this.module, this.names, some) for some in (xs, others)), _monotonic()
     output = this.module(*xs)
     kept: Tensors = []
-    for x in others:
-        x.requires_grad_(x.is_floating_point())
     while len(kept) < _FORWARDS and (len(kept) < 2 or _monotonic() - begin < _FORWARDS_S):
         kept.append(this.module(*others))
     there, grads = named_gradients(this.names, wanted, output, this.grad_outputs[0].clone()) if this.grad_outputs else ((), [])
+    for one in kept[:_BACKWARDS] if grads else ():
+        named_gradients(this.names, again, one, this.grad_outputs[0].clone())
     return there, [output.detach(), *grads]
 
 
@@ -440,23 +443,13 @@ def _converted(this: _Round) -> tuple[tuple[str, ...], Tensors]:
         this.module.to(device=this.device, dtype=dtype)
 
 
-def _deterministic(this: _Round) -> tuple[tuple[str, ...], Tensors]:
-    """Under torch.use_deterministic_algorithms(True), without the compiler, which that function imports."""
-    torch.set_deterministic_debug_mode("error")
+def _under(change: Callable[[Any], object], value: object, usual: object, this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """A call while a setting of torch has another value than usual."""
+    change(value)
     try:
         return this.called()
     finally:
-        torch.set_deterministic_debug_mode("default")
-
-
-def _another_default(this: _Round) -> tuple[tuple[str, ...], Tensors]:
-    """Where torch's default dtype is float64."""
-    usual = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        return this.called()
-    finally:
-        torch.set_default_dtype(usual)
+        change(usual)
 
 
 def _with_threads(count: int, this: _Round) -> tuple[tuple[str, ...], Tensors]:
@@ -489,11 +482,16 @@ def _first_call(this: _Round) -> tuple[tuple[str, ...], Tensors]:
 OF_NETWORKS = (overwritten, as_trained, in_modes, copied, altered, second_derivative)
 _HOOK, _OTHERS_SAVED = "a hook", "others saved"
 _ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
-    "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed_in_eval,
+    "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed,
     "hooks": _with_hooks, "without": _after_a_call_without, "backward": _after_a_backward, "rewritten": _rewritten,
-    "converted": _converted, "deterministic": _deterministic, "first": _first_call, "many": _many_forwards, "biased": _biased,
-    "default": _another_default, "renewed": lambda this: in_used_memory(this.module, this.sets[0], this.values),
-    "larger": partial(_Round.called, factor=_LARGER), **{f"{n} threads": partial(_with_threads, n) for n in (3, 5, 8)}}
+    "converted": _converted, "first": _first_call, "many": _many_forwards, "biased": _biased,
+    "train autocast": partial(_changed, train=True, autocast=True), "eval autocast": partial(_changed, autocast=True),
+    # torch.use_deterministic_algorithms would import the compiler.
+    "deterministic": partial(_under, torch.set_deterministic_debug_mode, "error", "default"),
+    **{f"default {dtype}".replace("torch.", ""): partial(_under, torch.set_default_dtype, dtype, torch.float32)
+       for dtype in (torch.float64, torch.bfloat16)},
+    "renewed": lambda this: in_used_memory(this.module, this.sets[0], this.values),
+    "larger": partial(_Round.called, factor=_LARGER), **{f"{n} threads": partial(_with_threads, n) for n in (3, 5, 8, 17)}}
 
 
 def _raises(*_: object) -> None:

@@ -32,6 +32,7 @@ _TRIES = 3   # inputs of which one sample is given
 _FIRST_IN_BFLOAT16 = "train bfloat16 trainable"
 _OF_FIRST_TYPE = "Keep a tensor for each dtype, or keep it in the widest one."
 _OF_8_BITS = "Keep the operands of a call in bfloat16, or in a wider type."
+_OF_CONVERTED = "Convert the parameters in each call, or compare their version counters."
 _OF_BACKWARD = "Switch autocast off in the backward, as torch.amp.custom_bwd does."
 _WHOLE, _OF_WHOLE = 16, 3e-4   # added to few whole numbers, so that they need 5 bits; relative L2 tolerance
 _CLOSE = 1e-2  # tolerance of these questions, which test the stream and the order, not the accuracy
@@ -73,7 +74,7 @@ def _state_inside(trial: TrialRun, how: Construction, state: State) -> str:
     if facts.shares:
         return "load_state_dict does not copy what it is given: both modules then change together."
     if not facts.tells:
-        return "load_state_dict(strict=False) does not return the missing and the unexpected keys."
+        return "load_state_dict() does not raise for missing and unexpected keys, or with strict=False does not return them."
     if set(facts.names) != set(names):
         return f"In a network its state_dict has {', '.join(facts.names) or 'nothing'}, not {', '.join(names)}."
     there = by_name(names, facts.names, there)
@@ -207,8 +208,17 @@ def in_other_types(trial: TrialRun, case: Case) -> list[Question]:
         if not usual.problems and usual.expected["output"].is_floating_point():
             found = [*_in_another_default(trial, usual), *magnitudes.in_double(trial, usual),
                      *magnitudes.in_bfloat16(trial, usual)]
-            return [_more_in_bfloat16(trial, usual, q) if q.key == "bfloat16" else q for q in found]
+            return [_more_in_bfloat16(trial, usual, q) if q.key == "bfloat16" else _more_in_double(trial, usual, q)
+                    if q.key == "double" else q for q in found]
     return []
+
+
+def _more_in_double(trial: TrialRun, usual: Outcome, question: Question) -> Question:
+    with suppress(Raised, Ended):
+        if question.answer is Answer.PASSED and (said := _of_all_bits(trial, usual)):
+            return replace(question, answer=Answer.WARNED, seen=f"No. {said}", status=str(Status.MISMATCH),
+                           advice="Convert no tensor to a type with fewer bits, under autocast neither.")
+    return question
 
 
 def _more_in_bfloat16(trial: TrialRun, usual: Outcome, question: Question) -> Question:
@@ -217,7 +227,8 @@ def _more_in_bfloat16(trial: TrialRun, usual: Outcome, question: Question) -> Qu
     asked: list[tuple[Callable[[TrialRun, Outcome], str], str]] = [(_backward_alone, _OF_BACKWARD)]
     if question.answer is Answer.PASSED:
         of_layer = [(_of_whole_numbers, _OF_8_BITS), (_second_in_bfloat16, OF_DAILY_USE["second_derivative"])]
-        asked = [*of_layer[:2 * (usual.case.setting.layer is not None)], (_after_bfloat16, _OF_FIRST_TYPE), *asked]
+        asked = [*of_layer[:2 * (usual.case.setting.layer is not None)], (_after_bfloat16, _OF_FIRST_TYPE),
+                 (_converted_once, _OF_CONVERTED), *asked]
     for one, advice in asked if question.answer in (Answer.PASSED, Answer.NOTE) else ():
         with suppress(NotForReference, Raised, Ended, Not):
             if said := one(trial, usual):
@@ -274,13 +285,44 @@ def _backward_alone(trial: TrialRun, usual: Outcome) -> str:
     return f"Where only the backward runs under autocast to bfloat16: {said}" if said else ""
 
 
+def _converted_once(trial: TrialRun, usual: Outcome) -> str:
+    """What is wrong with the second of two calls under autocast and no_grad, between which the parameters change."""
+    values = {n: v * -0.5 for n, v in zip(*usual.state, strict=True) if n in usual.names}
+    rounds = ("train autocast", "eval autocast")
+    ask = partial(AsTrained, inputs=len(usual.inputs), parameters=tuple(values), rounds=rounds)
+    (_, theirs), (_, got) = (party.ask(ask, trial.how(usual.case), [*usual.inputs, *values.values()], usual.state)
+                             for party in (trial.reference, trial.candidate))
+    for one, x, y in zip(rounds, theirs, got, strict=False):
+        if x.shape == y.shape and not distance(y.double(), x.double())[0] <= 2 * magnitudes.MOST_OFF:
+            return f"Under autocast to bfloat16 and no_grad, in {one.partition(' ')[0]} mode, y is wrong after the " \
+                "parameters have changed."
+    return ""
+
+
+def _of_all_bits(trial: TrialRun, usual: Outcome) -> str:
+    """What is wrong in float64 with values that float32 does not hold, also under autocast, which leaves float64 as it is."""
+    inputs, values = ([v.double() / 3 if v.is_floating_point() else v for v in some] for some in (usual.inputs, usual.state[1]))
+    one = replace(usual, inputs=inputs, state=(usual.state[0], values),
+                  grad_output=None if usual.grad_output is None else usual.grad_output.double() / 3)
+    exact: dict[str, torch.Tensor] = {}
+    for autocast, words in (("", ""), ("bfloat16", ", under autocast to bfloat16")):
+        theirs, got = (magnitudes.results(trial, party, one, "float64", autocast=autocast)
+                       for party in (trial.reference, trial.candidate))
+        exact = exact or theirs
+        allowed = dict.fromkeys(exact, (magnitudes.OF_DOUBLE, " beside the reference in float64"))
+        if not magnitudes.worse(theirs, exact, allowed) and (said := magnitudes.worse(got, exact, allowed)):
+            return f"After .double(){words} {said}"
+    return ""
+
+
 def _in_another_default(trial: TrialRun, usual: Outcome) -> list[Question]:
     """Whether a call is right where torch's default dtype is float64; of a layer also one without a bias, in whose place a file
-    may make zeros. It fails for a file that stands for nn.ConvTranspose, and is a warning for any other."""
+    may make zeros. And where it is bfloat16. It fails for a file that stands for nn.ConvTranspose, and is a warning for any
+    other."""
     key, asked, facts, layer = "default_dtype", False, trial.candidate.facts, usual.case.setting.layer
     bare = changed(usual.case, {"bias": False}) if layer and layer.bias and "bias" in trial.parameters else None
-    for outcome in (usual, *([trial.run(bare)] if bare else [])):
-        ask = partial(AsTrained, inputs=len(outcome.inputs), gradients=tuple(outcome.names), rounds=("default",))
+    for outcome, dtype in ((usual, "float64"), *([(trial.run(bare), "float64")] if bare else []), (usual, "bfloat16")):
+        ask = partial(AsTrained, inputs=len(outcome.inputs), gradients=tuple(outcome.names), rounds=(f"default {dtype}",))
         given = [*outcome.inputs, *([] if outcome.grad_output is None else [outcome.grad_output])]
         with suppress(Raised):
             if outcome.problems or _of_round(trial, ask, given, outcome, trial.reference):
@@ -291,7 +333,7 @@ def _in_another_default(trial: TrialRun, usual: Outcome) -> list[Question]:
                 said, status = problem_of(error).seen, problem_of(error).status
             asked = True
             if said:
-                words = "Where torch.get_default_dtype() is float64" + ", without a bias" * (outcome is not usual)
+                words = f"Where torch.get_default_dtype() is {dtype}" + ", without a bias" * (outcome is not usual)
                 return [Question(key, ASKED[key], Answer.FAILED if facts and facts.as_layer and layer else Answer.WARNED,
                                  f"No. {words}: {said}", OF_DAILY_USE[key], str(status))]
     return [Question(key, ASKED[key], Answer.PASSED, "Yes.")] if asked else []

@@ -488,7 +488,7 @@ class _Habits(OfNetworks):
             len(found) == len(places) else OTHER_COUNT
 
     def _kept(self, ours: set[str], ask: Callable[..., Aliases]) -> tuple[str, ...]:
-        """`ours`: see `host.module.lifetimes`. What stays in memory, unlike that of the reference, and what to do."""
+        """`ours`: see `host.lifetimes.lifetimes`. What stays in memory, unlike that of the reference, and what to do."""
         if self._collected is not None or ours.isdisjoint(STAYS):
             return ()
         theirs, _ = self.trial.reference.ask(partial(ask, inputs=len(self.first.inputs)), self.trial.how(self.first.case),

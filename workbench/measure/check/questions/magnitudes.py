@@ -46,12 +46,12 @@ from . import cases, drawn
 
 UP = 17             # a half times 2^17 is above 65504; 1 times 2^-17 is below the normal numbers of float16
 _SAME = 1e-9        # of float64
-_OF_DOUBLE = 1e-8   # relative L2 of results in float64
+OF_DOUBLE = 1e-11   # relative L2 of results in float64
 _LITTLE = 1e-5      # beside the largest one; by which inputs are moved
 _WAYS = 3
 # Relative L2 of results in bfloat16: at least that of rounded operands and results, twice. A reference that is farther off than
 # the second number is no measure.
-_OF_BFLOAT16, _MOST_OFF = 0.025, 0.1
+_OF_BFLOAT16, MOST_OFF = 0.025, 0.1
 TF32_KEY, TF32_ASKED = "tf32", "Computes in float32?"
 _KEY, _QUESTION = "range", "Keeps the range of float32?"
 # The largest relative L2 error of PyTorch's own gradients for which the question is asked; NaN also exceeds it.
@@ -399,7 +399,7 @@ def in_double(trial: TrialRun, usual: Outcome) -> list[Question]:
         return []
     with contextlib.suppress(Raised, Ended):
         got = results(trial, trial.candidate, usual, "float64", wide=True)
-        if said := _worse(got, usual.expected, {n: (_OF_DOUBLE, " beside the reference in float64") for n in got}):
+        if said := worse(got, usual.expected, {n: (OF_DOUBLE, " beside the reference in float64") for n in got}):
             return [Question(key, ASKED[key], Answer.WARNED, f"No. After .double() {said}", OF_DAILY_USE[key],
                              str(Status.MISMATCH))]
         said = _in_a_double_network(trial, usual)
@@ -409,7 +409,7 @@ def in_double(trial: TrialRun, usual: Outcome) -> list[Question]:
     return []
 
 
-def _worse(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], allowed: dict[str, tuple[float, str]]) -> str:
+def worse(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], allowed: dict[str, tuple[float, str]]) -> str:
     """The first result of another shape, or whose relative L2 error is larger than allowed. `allowed`: also the words that
     follow the error."""
     most = max(float(v.norm()) for v in expected.values())
@@ -440,7 +440,7 @@ def in_bfloat16(trial: TrialRun, usual: Outcome) -> list[Question]:
             theirs = results(trial, trial.reference, one, dtype, autocast=autocast)
             off = {n: distance(v.double(), truth[n])[0] for n, v in theirs.items() if n in truth}
             allowed = {n: (max(_OF_BFLOAT16, 4 * far), f", that of PyTorch is {numbers.error(far)}")
-                       for n, far in off.items() if far <= _MOST_OFF}
+                       for n, far in off.items() if far <= MOST_OFF}
             try:
                 got = results(trial, trial.candidate, one, dtype, autocast=autocast)
             except Raised as error:
@@ -450,7 +450,7 @@ def in_bfloat16(trial: TrialRun, usual: Outcome) -> list[Question]:
                 return [Question(key, ASKED[key], Answer.WARNED, f"No. {words}: {error.headline}", OF_DAILY_USE[key],
                                  str(problem_of(error).status))]
             asked, missing = True, next((n for n in allowed if n not in got), "")
-            if said := _worse(got, truth, allowed) or (missing and f"there is no {missing}."):
+            if said := worse(got, truth, allowed) or (missing and f"there is no {missing}."):
                 return [Question(key, ASKED[key], Answer.WARNED, f"No. {words} {said}", OF_DAILY_USE[key],
                                  str(Status.MISMATCH))]
     if raised:

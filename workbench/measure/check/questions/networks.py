@@ -31,7 +31,8 @@ _OF_PARAMETERS = {
     "channels_last": "With input, parameters and grad_output in channels_last",
     "renewed": "In a new module, which may lie in the memory of one that is gone"}
 _IN_TRAINING = {
-    "hooks": "With a backward hook of the module", "many": "In a backward after many other forwards",
+    "hooks": "With a backward hook of the module",
+    "many": "In a backward after many other forwards, and before other backwards",
     "without": "After a call that raised an exception", "backward": "After a backward that raised an exception",
     "rewritten": "For an input into which NumPy has written",
     "larger": "For a grad_output 8192 times larger, as a loss scaler makes it"}
@@ -55,7 +56,7 @@ _COPIES = {"copy": "A copy, after the original's parameters were set to zero", "
            "changed": "A copy whose parameters have changed in place"}
 OF_A_CALL = ("call", "kind", "values", "gradients", "gradient_values")
 _DETERMINISTIC = "Under torch.use_deterministic_algorithms(True)"
-_WITH_THREADS, _THREADS = "Where torch.get_num_threads() is", (3, 5, 8)
+_WITH_THREADS, _THREADS = "Where torch.get_num_threads() is", (3, 5, 8, 17)
 _BATCH, _FEW_VALUES, _FEW_PRODUCTS = 11, 1 << 17, 1 << 20   # no number of threads divides it; of its inputs; for a tap
 _SEED_OF_FIRST = 51   # the state replaces what it draws
 _SAVES_OTHERS = ("Its first call saves other tensors for the backward than the second one: torch.utils.checkpoint with "

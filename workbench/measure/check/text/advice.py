@@ -103,8 +103,9 @@ OF_DAILY_USE = {
     "strides": "Return contiguous tensors, as the reference does, if other code reads their memory.",
     "kernels_ran": "Check it on a GPU, or call the kernel where x.is_cuda is False, too: here the tensors are on the CPU."}
 _NO_CYCLE = "Let no Function put its output on ctx, and let no function inside forward call itself."
-STAYS = {   # what `host.module.lifetimes` says -> what the report says, and what to do
+STAYS = {   # what `host.lifetimes.lifetimes` says -> what the report says, and what to do
     "kept": ("Inputs or outputs of its calls stay in memory, so each call needs more of it.", OF_DAILY_USE["kept"]),
+    "grows": ("Each call leaves a tensor in memory.", OF_DAILY_USE["kept"]),
     "outputs": ("The output of each call stays in memory until Python's garbage collector runs.", _NO_CYCLE),
     "inputs": ("The input of each call stays in memory until Python's garbage collector runs.", _NO_CYCLE),
     "holds": ("Its input stays in memory after the backward while the output is in use. saved_tensors_hooks get no tensor, and "
