@@ -14,7 +14,7 @@ from workbench.core.answers import Answer, CheckReport, Question
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.drive.checking.attacks import modules
 from workbench.drive.checking.check import workload_reference
-from workbench.measure.check.host.tf32 import in_tf32, rounded
+from workbench.measure.check.host.ways import in_tf32, rounded
 from workbench.measure.check.questions import cases, magnitudes
 
 from . import models

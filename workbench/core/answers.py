@@ -50,10 +50,12 @@ class Question:
 FEW_PARTS = 4   # so many parts that did not run are named where there is little room
 # What a check does not test.
 _NOT_ASKED = ("other dtypes than the given one, bfloat16 and float64", "torch.func, tracing and forward-mode derivatives",
-              "infinite and denormal inputs", "tensors of more than 2^31 values",
+              "infinite and denormal inputs", "autocast to float16, and float64 under autocast",
+              "tensors of more than 2^31 values",
               "memory that C++ or CUDA code never frees", "how often memory is allocated",
               "another rounding mode of the processor",
-              "several devices", "sizes and arguments far above the given ones",
+              "several devices, and wrappers such as DataParallel", "what it prints, and the types of its errors",
+              "sizes and arguments far above the given ones",
               "inputs that the reference refuses, except too many channels",
               "numbers among the inputs that are given as tensors",
               "attributes that are set later, and parameters of other shapes", "values of methods other than forward",

@@ -159,7 +159,7 @@ class TrialRun:
                 grad_output = outcome.grad_output = torch.ones(
                     shape, dtype=getattr(torch, self.dtype), device=self.generator.device) if case.expanded else \
                     fill(replace(case, shapes=(shape,), dtypes=(self.dtype,)), [], self.generator)[0]
-                if not case.expanded and not case.integers:
+                if not case.expanded:
                     grad_output = outcome.grad_output = of_rectifier(case, grad_output, self.generator)
             early = pool.submit(self._called, outcome, _sent(outcome)) if pool else None
             wide_facts, truth = self.reference.call(

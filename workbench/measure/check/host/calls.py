@@ -53,7 +53,7 @@ from ..foreign.requests import (
 from ..foreign.window import opened
 from ..foreign.wire import Tensors
 from . import ways
-from .tf32 import in_tf32
+from .ways import in_tf32
 
 # Taken before a foreign file is loaded, because it may replace them. Without a real synchronisation the process would answer
 # before the device is done.

@@ -306,7 +306,8 @@ def stepped(module: torch.nn.Module, request: Stepped, tensors: Tensors, device:
             module(*xs)   # a read beside a parameter ends the process
         for layout in request.layouts:
             others: dict[str, torch.Tensor] = {
-                n: torch.nn.Parameter(laid_out(v, layout if v.dim() in (4, 5) or layout == "reversed" else "contiguous"))
+                n: torch.nn.Parameter(laid_out(v, "strided" if v.dim() == 1 else layout if v.dim() in (4, 5) or
+                                               layout == "reversed" else "contiguous"))
                 for n, v in zip(request.parameters, values, strict=True)}
             xs = [x.detach() for x in xs]
             wanted = [xs[int(n[6:])].requires_grad_() if n.startswith("input ") else others.get(n, parameters[n])

@@ -428,7 +428,8 @@ def _of_the_process() -> Settings:
         "the cores of the process": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
         "os.environ": {name: value for name, value in os.environ.items()
                        if name not in _BY_NAME and not name.startswith(_OF_BUILDS)},
-        "logging.disable": logging.root.manager.disable,
+        "logging.disable": logging.root.manager.disable, "logging.getLogger().setLevel": logging.root.level,
+        "os.chdir": os.getcwd(), "numpy.seterr": sys.modules["numpy"].geterr() if "numpy" in sys.modules else None,
         "multiprocessing.set_start_method": multiprocessing.get_start_method(allow_none=True) or _FIRST_METHOD,
         "sys.setrecursionlimit": sys.getrecursionlimit(),
         "signal handlers": {one: signal.getsignal(one) for one in signal.valid_signals()},

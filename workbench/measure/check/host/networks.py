@@ -31,7 +31,7 @@ from .module import (
     restore,
     saved_and_loaded,
 )
-from .ways import in_used_memory
+from .ways import called_in_bfloat16, in_used_memory
 
 _monotonic = time.monotonic   # taken before a foreign file may replace it
 _FORWARDS, _FORWARDS_S, _BACKWARDS = 64, 0.05, 12   # before a backward; no more after so many seconds; after it
@@ -276,7 +276,7 @@ def in_modes(module: torch.nn.Module, request: InModes, tensors: Tensors, device
         if training == "eval":
             module.eval()
         if records == "bfloat16":
-            return (), [_called_in_bfloat16(module, xs)]
+            return (), [called_in_bfloat16(module, xs)]
         names = [n for n in request.gradients if parameters == "trainable" or n.startswith("input ")]
         inputs = [x.detach() for x in xs]
         with contextlib.nullcontext() if parameters == "trainable" else only(module, ()):
@@ -298,20 +298,6 @@ def in_modes(module: torch.nn.Module, request: InModes, tensors: Tensors, device
             overwrite(dict(module.named_parameters()), request.parameters, values)
             found = [called(one) for one in rounds]
     return Habit(choices=tuple(there for there, _ in found)), [t for _, those in found for t in those]
-
-
-@torch.no_grad()
-def _called_in_bfloat16(module: torch.nn.Module, xs: Tensors) -> torch.Tensor:
-    """A call of the module and of inputs in bfloat16. Afterwards the module is as it was. A file may raise an exception."""
-    floats = {t.dtype for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()}
-    if len(floats) < 2:
-        with as_it_was(module), contextlib.suppress(Exception):   # foreign code
-            try:
-                module.to(torch.bfloat16)(*(x.bfloat16() if x.is_floating_point() else x for x in xs))
-            finally:
-                for dtype in floats:
-                    module.to(dtype)
-    return torch.zeros(())
 
 
 @torch.no_grad()
@@ -364,6 +350,17 @@ def _changed(this: _Round, *, train: bool = False, autocast: bool = False) -> tu
         with torch.autocast(this.device.partition(":")[0], torch.bfloat16, enabled=autocast):
             output = this.module(*this.sets[0])
     return (), [output]
+
+
+@torch.no_grad()
+def _sized(this: _Round) -> tuple[tuple[str, ...], Tensors]:
+    """A call with another output_size, where that side allows it, and then one without it."""
+    xs = this.sets[0]
+    *sides, last = this.module(*xs).shape[2:]
+    for other in (last + 1, last - 1):
+        with contextlib.suppress(Exception):   # foreign code, which may refuse it
+            this.module(*xs, output_size=[*sides, other])
+    return (), [this.module(*xs)]
 
 
 def _with_hooks(this: _Round) -> tuple[tuple[str, ...], Tensors]:
@@ -484,7 +481,7 @@ _HOOK, _OTHERS_SAVED = "a hook", "others saved"
 _ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
     "moved": _moved, "averaged": _averaged, "flat": _flat, "channels_last": _channels_last, "eval": _changed,
     "hooks": _with_hooks, "without": _after_a_call_without, "backward": _after_a_backward, "rewritten": _rewritten,
-    "converted": _converted, "first": _first_call, "many": _many_forwards, "biased": _biased,
+    "sized": _sized, "converted": _converted, "first": _first_call, "many": _many_forwards, "biased": _biased,
     "train autocast": partial(_changed, train=True, autocast=True), "eval autocast": partial(_changed, autocast=True),
     # torch.use_deterministic_algorithms would import the compiler.
     "deterministic": partial(_under, torch.set_deterministic_debug_mode, "error", "default"),

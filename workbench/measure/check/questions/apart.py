@@ -217,7 +217,7 @@ def _more_in_double(trial: TrialRun, usual: Outcome, question: Question) -> Ques
     with suppress(Raised, Ended):
         if question.answer is Answer.PASSED and (said := _of_all_bits(trial, usual)):
             return replace(question, answer=Answer.WARNED, seen=f"No. {said}", status=str(Status.MISMATCH),
-                           advice="Convert no tensor to a type with fewer bits, under autocast neither.")
+                           advice=OF_DAILY_USE["double"])
     return question
 
 
@@ -300,19 +300,13 @@ def _converted_once(trial: TrialRun, usual: Outcome) -> str:
 
 
 def _of_all_bits(trial: TrialRun, usual: Outcome) -> str:
-    """What is wrong in float64 with values that float32 does not hold, also under autocast, which leaves float64 as it is."""
+    """What is wrong in float64 with values that float32 does not hold."""
     inputs, values = ([v.double() / 3 if v.is_floating_point() else v for v in some] for some in (usual.inputs, usual.state[1]))
     one = replace(usual, inputs=inputs, state=(usual.state[0], values),
                   grad_output=None if usual.grad_output is None else usual.grad_output.double() / 3)
-    exact: dict[str, torch.Tensor] = {}
-    for autocast, words in (("", ""), ("bfloat16", ", under autocast to bfloat16")):
-        theirs, got = (magnitudes.results(trial, party, one, "float64", autocast=autocast)
-                       for party in (trial.reference, trial.candidate))
-        exact = exact or theirs
-        allowed = dict.fromkeys(exact, (magnitudes.OF_DOUBLE, " beside the reference in float64"))
-        if not magnitudes.worse(theirs, exact, allowed) and (said := magnitudes.worse(got, exact, allowed)):
-            return f"After .double(){words} {said}"
-    return ""
+    theirs, got = (magnitudes.results(trial, party, one, "float64") for party in (trial.reference, trial.candidate))
+    said = magnitudes.worse(got, theirs, dict.fromkeys(theirs, (magnitudes.OF_DOUBLE, " beside the reference in float64")))
+    return f"After .double() {said}" if said else ""
 
 
 def _in_another_default(trial: TrialRun, usual: Outcome) -> list[Question]:

@@ -89,8 +89,7 @@ class Case:
         return Workload(self.setting.layer, self.shapes[0][0], self.shapes[0][2:], self.dtypes[0])
 
     def more(self, precision: str) -> float:
-        """How much larger an error in that precision may be. The tolerance of TF32 is for operands of many values. The errors
-        of few values may be larger by chance. Those of bfloat16 are larger still."""
+        """How much larger an error in that precision may be: by chance, for few values, and more so in bfloat16."""
         layer = self.setting.layer
         if precision != "tf32" or layer is None:
             return 1.0
@@ -192,8 +191,10 @@ def other_size(given: Case, *, equal: bool = False) -> list[Case]:
     layer, shape = small.setting.layer, small.workload.output_shape
     size = tuple(n - p + (p + 1 + place) % s for place, (n, p, s) in enumerate(
         zip(shape[2:], layer.output_padding, layer.stride, strict=True)))   # another step in each dimension
-    return [replace(small, options=(("output_size", one),), name=f"output_size={_short(one)}")
-            for one in (size, (*shape[:2], *size))]   # as in output_size=x.size()
+    found, bare = [(small, size)], None if equal else changed(small, {"output_padding": 0})
+    if bare and bare.workload:   # the largest, as in output_size=x.size()
+        found.append((bare, tuple(n + s - 1 for n, s in zip(bare.workload.output_shape, (1, 1, *layer.stride), strict=True))))
+    return [replace(case, options=(("output_size", one),), name=f"output_size={_short(one)}") for case, one in found]
 
 
 def arguments(given: Case, trial: TrialRun) -> Iterator[Case]:
@@ -382,8 +383,7 @@ def _generic_sizes(given: Case, output: Sequence[int]) -> Iterator[Case]:
 
 
 def _many_samples(given: Case, batch: int) -> Case | None:
-    """A batch well above the given one. If that is much, the dimensions behind the first two are cut down, as in all inputs
-    that have them."""
+    """A batch well above the given one. If that is much, the dimensions behind the first two are cut down in all inputs."""
     case = with_batch(given, _many(batch), f"batch {_many(batch)}")
     while sum(map(prod, case.shapes)) > _MOST_TWICE:
         large = max((n for s in case.shapes for n in s[2:]), default=1)

@@ -258,11 +258,22 @@ def fill(case: Case, given: list[torch.Tensor], generator: torch.Generator) -> l
 
 
 def of_rectifier(case: Case, grad_output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """With zeros, as in the gradient of a rectifier."""
+    """With zeros, as in the gradient of a rectifier. Of whole numbers, half become the negatives of the others: their sum is
+    exactly zero, but that of no channel."""
+    if case.integers:
+        return _balanced(grad_output, generator)
     kept = torch.randint(8, grad_output.shape, generator=generator, device=generator.device) != 0
     if case.silent and kept.dim():
         kept[:1] = False
     return grad_output * kept
+
+
+def _balanced(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    flat, half = values.flatten(), values.numel() // 2
+    order = torch.randperm(values.numel(), generator=generator, device=values.device)
+    flat[order[half:2 * half]] = -flat[order[:half]]
+    flat[order[2 * half:]] = 0
+    return flat.view(values.shape)
 
 
 def nearly(inputs: list[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:

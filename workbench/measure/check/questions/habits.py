@@ -34,7 +34,7 @@ from . import magnitudes
 from .asking import OTHER_COUNT, Not, Rounds, split
 from .cases import Case, already_wrong, with_batch
 from .networks import OF_A_CALL, OfNetworks
-from .other_values import changed_state, little_changed
+from .parameters import changed_state, little_changed
 
 _MODES = ("After .eval()", "After .eval(), under no_grad", "Back from .eval()")
 _OF_NO_GRAD = {

@@ -37,8 +37,8 @@ from ...kernel.validate import distance
 from ..foreign.process import Ended, Raised
 from ..foreign.replies import Output
 from ..foreign.requests import AsTrained
-from ..host.tf32 import DOWN, ROUNDINGS
-from ..host.tf32 import UP as UPWARDS
+from ..host.ways import DOWN, ROUNDINGS
+from ..host.ways import UP as UPWARDS
 from ..party import Party
 from ..text.advice import ASKED, OF_DAILY_USE
 from ..trialrun import NotForReference, Outcome, Problem, TrialRun, problem_of, wide

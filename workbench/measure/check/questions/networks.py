@@ -35,12 +35,13 @@ _IN_TRAINING = {
     "many": "In a backward after many other forwards, and before other backwards",
     "without": "After a call that raised an exception", "backward": "After a backward that raised an exception",
     "rewritten": "For an input into which NumPy has written",
+    "sized": "In a call without output_size after one with another output_size",
     "larger": "For a grad_output 8192 times larger, as a loss scaler makes it"}
 # Left out if this question failed: the error would be reported twice. An input of a module with a backward hook is a view.
 _IF_RIGHT = {"hooks": "views", "many": "two_calls"}
-_WITHOUT_GRADIENTS = ("without", "rewritten")   # asked of a module without a backward, too
+_WITHOUT_GRADIENTS = ("without", "rewritten", "sized")   # asked of a module without a backward, too
 _EVAL, _PLAIN_MODE = "eval", "train grad trainable"
-_OUTPUT_ONLY = ("moved", "averaged", "rewritten", _EVAL, "renewed")
+_OUTPUT_ONLY = ("moved", "averaged", "rewritten", "sized", _EVAL, "renewed")
 # Of a new module the first mode is that of its first call.
 _MODES = {"train": "in train mode", "eval": "in eval mode", "grad": "with gradients", "no_grad": "under no_grad",
           "inference_mode": "in inference_mode", "bfloat16": "in bfloat16", "trainable": "", "frozen": "all parameters frozen"}
@@ -178,7 +179,8 @@ class OfNetworks(OtherCalls):
         names = self.first.names if self.first.grad_output is not None else []
         finite = self.trial.dtype != "float16" and self.trial.declared != "fp16"   # there such gradients may overflow
         rounds = {one: words for one, words in _IN_TRAINING.items()
-                  if (names or one in _WITHOUT_GRADIENTS) and (self.right_without or one != "rewritten")
+                  if (names or one in _WITHOUT_GRADIENTS) and (self.right_without or one not in _OUTPUT_ONLY)
+                  and (self.trial.takes_size and self.first.case.setting.layer is not None or one != "sized")
                   and (finite or one != "larger") and _IF_RIGHT.get(one) not in self.failed}
 
         def wrong() -> str:

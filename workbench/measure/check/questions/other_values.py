@@ -1,5 +1,5 @@
 """Is the file right for other values than those of a call that `get_inputs()` would make: zeros, smooth and equal values, masks
-and labels, a NaN, one huge number? And other values of parameters, for other questions.
+and labels, a NaN, one huge number?
 
 For a transposed convolution all finite values are legal, so most of these fail. Nothing is known of any other module, so there
 they only warn. A NaN and one huge number only warn for all."""
@@ -37,12 +37,12 @@ _ONE_SIGN, _SPARSE, _NO_SAMPLE = "above zero", "nearly all zero", "all zero in o
 _ZEROS, _ZERO_INDICES, _HALVED = "a sample of zeros", "a sample of whole numbers that are 0", "every other whole number halved"
 _FLIPPED, _ONE_VALUE = "the masks of booleans flipped", "a row of equal whole numbers"
 _NAN, _NAN_WEIGHT = "one NaN among the inputs", "one NaN in a parameter, where half of an input is zero"
+_NAN_ZEROS = "one NaN among the inputs, where half of the parameters is zero"
 _NAN_GRAD, _HUGE = "NaN in the first sample of grad_output", "one value {} times larger than the others"
 _TIMES, _GENEROUS = ("1e20", "1e5"), 8.0   # of an error, beside the huge value
 _TINY = "2^40 times smaller, without a bias"   # beside which such values would not count
 _SMALL, _DIGITS, _NORMAL, _FEWEST = 1e-4, 1e-4, 1e-30, 8   # of outputs that a formula may lose
 _TRIES = 3   # places of a NaN: the reference may not use each
-_MORE, _CHANGED = 4.0, 0.2   # factor for every eighth changed parameter; any other differs by at most this share of its value
 
 
 def ask(trial: TrialRun, given: Case, *, gradients: bool) -> Question:
@@ -161,7 +161,8 @@ def _that_only_warn(trial: TrialRun, given: Case, *, gradients: bool) -> Iterato
     places = [place for place, x in enumerate(trial.given) if x.is_floating_point() and x.numel() > 1 and (
         trial.drawn is None or trial.drawn.structures[place] is None)]
     huge = [(_HUGE.format(times), partial(_beside_a_huge_one, times=float(times))) for times in _TIMES]
-    for said, problem in ((_NAN, _swallowed), (_NAN_WEIGHT, _swallowed_of_state), *huge) if places else ():
+    swallowed = ((_NAN, _swallowed), (_NAN_ZEROS, partial(_swallowed, zeros=True)), (_NAN_WEIGHT, _swallowed_of_state))
+    for said, problem in (*swallowed, *huge) if places else ():
         try:
             usual = trial.run(given, gradients=False)
             found = [problem(trial, usual, place) for place in places[:2]] if not usual.problems else []
@@ -205,10 +206,15 @@ def _swallowed_gradient(trial: TrialRun, given: Case) -> tuple[bool, Problem | N
     return bool(asked), None
 
 
-def _swallowed(trial: TrialRun, usual: Outcome, place: int) -> tuple[bool, Problem | None]:
+def _swallowed(trial: TrialRun, usual: Outcome, place: int, *, zeros: bool = False) -> tuple[bool, Problem | None]:
     """Whether the reference's output has NaN if that input has one, and what is wrong if the file's has none there. The file
-    may have more of them in the samples that have one."""
-    tried = ((_with_one(trial, usual, place, torch.nan), usual.state) for _ in range(_TRIES))
+    may have more of them in the samples that have one. `zeros`: half of each parameter is zero; a file may skip products."""
+    names, values = usual.state
+    if zeros and not trial.loads_state:
+        return False, None
+    state = names, [_half(v, trial.generator, ones=False) if zeros and n in usual.names else v
+                    for n, v in zip(names, values, strict=True)]
+    tried = ((_with_one(trial, usual, place, torch.nan), state) for _ in range(_TRIES))
     return next((found for inputs, state in tried if (found := _lost_nan(trial, usual, inputs, state))[0]), (False, None))
 
 
@@ -446,55 +452,3 @@ def _half(v: torch.Tensor, generator: torch.Generator, *, ones: bool) -> torch.T
         return v
     chosen, one = (torch.randint(2, v.shape, generator=generator, device=v.device).to(v.dtype) for _ in range(2))
     return v * chosen + (1 - chosen) * one if ones and bool(((v >= 0) & (v <= 1)).all()) else v * chosen
-
-
-def changed_state(case: Case, names: Sequence[str], state: State, generator: torch.Generator) -> State:
-    """Change all parameters: each value by at most a fifth, and one in eight also by a factor of 4. Parameters that are all
-    zeros get other values. Equal tensors stay equal, because they may be the same tensor."""
-    how = {"generator": generator, "device": generator.device}
-    made: list[tuple[torch.Tensor, torch.Tensor]] = []
-    changed = []
-    for name, value in zip(*state, strict=True):
-        if name not in names or not value.is_floating_point():
-            changed.append(value)
-            continue
-        new = next((n for old, n in made if old.shape == value.shape and torch.equal(old, value)), None)
-        if new is None:
-            drawn = 2 * torch.rand(value.shape, **how) - 1
-            few = torch.randint(8, value.shape, **how) == 0
-            new = (value * (1 + _CHANGED * drawn) * (1 + (_MORE - 1) * few) if bool(value.any()) else _CHANGED * drawn).to(
-                value.dtype)
-            if case.setting.layer is not None:  # as in a pruned network; one value at least
-                kept = torch.randint(8, value.shape, **how) != 0
-                kept.view(-1)[:1] = False
-                new *= kept
-            made.append((value, new))
-        changed.append(new)
-    return state[0], changed
-
-
-def little_changed(names: Sequence[str], state: tuple[Sequence[str], list[torch.Tensor]], generator: torch.Generator
-                   ) -> Iterator[tuple[str, tuple[Sequence[str], list[torch.Tensor]]]]:
-    """What was changed, and the state: two values of each parameter change places; then one value of each is another one.
-    Equal tensors stay equal."""
-    how = {"generator": generator, "device": generator.device}
-    for words in ("two values of each parameter changed places", "one value of each parameter changed"):
-        made: list[tuple[torch.Tensor, torch.Tensor]] = []
-        changed = []
-        for name, value in zip(*state, strict=True):
-            if name not in names or not value.is_floating_point() or not value.numel():
-                changed.append(value)
-                continue
-            new = next((n for old, n in made if old.shape == value.shape and torch.equal(old, value)), None)
-            if new is None:
-                new = value.clone(memory_format=torch.contiguous_format)
-                flat, place = new.view(-1), int(torch.randint(value.numel(), (), **how))
-                others = (flat != flat[place]).nonzero().view(-1)
-                if words.startswith("two") and len(others):
-                    other = int(others[torch.randint(len(others), (), **how)])
-                    flat[[place, other]] = flat[[other, place]]
-                else:
-                    flat[place] = flat[place] / 2 + (float(flat.abs().max()) or 1.0)
-                made.append((value, new))
-            changed.append(new)
-        yield words, (state[0], changed)
