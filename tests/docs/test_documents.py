@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-from workbench.core.answers import Answer, CheckReport, Question
+from workbench.core.answers import NOT_ASKED, Answer, CheckReport, Question
 from workbench.core.check_parts import Phase
 from workbench.core.patching import PatchReport
 from workbench.core.pytorch_ways import FORMULATIONS
@@ -153,6 +153,11 @@ def test_a_copied_template_is_a_new_variant(templates: Path) -> None:
     assert [v.key for v in discover(templates)] == ["forward/my_own"]
     done = headless(templates)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_list_of_what_is_not_asked_is_that_of_the_reports() -> None:
+    section = (ROOT / "docs" / "judging.md").read_text().split("### What is not asked")[1].split("###")[0]
+    assert tuple(re.findall(r"^- (.*)$", section, re.M)) == NOT_ASKED
 
 
 def test_no_template_holds_a_word_that_exported_files_must_not() -> None:

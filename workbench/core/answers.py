@@ -49,7 +49,7 @@ class Question:
 
 FEW_PARTS = 4   # so many parts that did not run are named where there is little room
 # What a check does not test.
-_NOT_ASKED = ("other dtypes than the given one, bfloat16 and float64", "torch.func, tracing and forward-mode derivatives",
+NOT_ASKED = ("other dtypes than the given one, bfloat16 and float64", "torch.func, tracing and forward-mode derivatives",
               "infinite and denormal inputs", "autocast to float16, and float64 under autocast",
               "tensors of more than 2^31 values",
               "memory that C++ or CUDA code never frees", "how often memory is allocated",
@@ -154,7 +154,7 @@ class CheckReport:
     @property
     def not_asked(self) -> tuple[str, ...]:
         """What the check did not test."""
-        return (*(f"the argument {name} of forward, which get_inputs() does not give" for name in self.options), *_NOT_ASKED)
+        return (*(f"the argument {name} of forward, which get_inputs() does not give" for name in self.options), *NOT_ASKED)
 
     @property
     def warned(self) -> list[Question]:

@@ -4,6 +4,7 @@
 `check_file`       asks everything, returns the report
 `examine`          the order of the questions, and those about values and gradients
 `progress`         reports each answer as soon as it is known; counts where the time goes
+`shrink`           the smallest failing case; known wrong formulas are in measure/mistakes.py
 `trialrun`         runs one case in both processes and compares with float64. It is not a trial of a session
 `text/`            what the text of the file says, and the messages about it
 `questions/`       the other questions, and the cases that they are asked about

@@ -17,13 +17,14 @@ from ...core.replies import Checked, Event
 from ...core.trial import DEFAULT_ADVICE, Status
 from ..device import describe
 from ..kernel.validate import distance
+from . import shrink
 from .clock import times
 from .clock.contestant import Beside
 from .foreign.process import Ended, Raised
 from .foreign.replies import Output
 from .party import Party, unlike
 from .progress import Progress
-from .questions import apart, cases, drawn, habits, kernelbench, magnitudes, other_values, shrink
+from .questions import apart, cases, drawn, habits, kernelbench, magnitudes, other_values
 from .questions.cases import Case
 from .text.advice import advice_for_construction
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits
@@ -307,8 +308,7 @@ class Examination:
                                        advice, str(Status.NONDETERMINISTIC)))
 
     def _same_gradients(self, outcome: Outcome) -> None:
-        """The question if the outputs have the same bits. If the gradients have other bits and those of the reference do not,
-        it is a warning."""
+        """Have the outputs the same bits? If the gradients have other bits, and the reference's do not, it is a warning."""
         few = sum(x.numel() for x in outcome.inputs) <= _MOST_VALUES
         names = outcome.names if few and outcome.grad_output is not None and not outcome.problems else []
         try:

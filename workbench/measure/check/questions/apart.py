@@ -74,7 +74,7 @@ def _state_inside(trial: TrialRun, how: Construction, state: State) -> str:
     if facts.shares:
         return "load_state_dict does not copy what it is given: both modules then change together."
     if not facts.tells:
-        return "load_state_dict() does not raise for missing and unexpected keys, or with strict=False does not return them."
+        return "load_state_dict(strict=False) does not return the missing and the unexpected keys."
     if set(facts.names) != set(names):
         return f"In a network its state_dict has {', '.join(facts.names) or 'nothing'}, not {', '.join(names)}."
     there = by_name(names, facts.names, there)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Draw = Callable[[int], list[torch.Tensor]]
 _SAME, _ROUGHLY = 1e-9, 0.1   # largest relative L2 distance of two results: both in float64; of two dtypes
+_MOST_NAMES = 4   # of a state, each of which is left out once
 _NEARLY = 0.02          # relative difference between nearly equal inputs
 _NEAR = 1e-5            # of a matrix that is symmetric but for rounding, of sums that are 1
 _DRAWS = 24     # a value within rounding of a jump changes its side in nearly half of them
@@ -349,11 +350,14 @@ def that_may_be_left_out(trial: TrialRun, given: Case) -> Iterator[Case]:
 
 
 def any_state(trial: TrialRun, how: Construction, state: State, asked: str) -> list[Question]:
-    """A warning if the file loads a state with a wrong name, or with a tensor of another shape and as many values, where the
-    reference raises an exception."""
+    """A warning if the file loads a state with a wrong name, a missing one, one more, or with a tensor of another shape and as
+    many values, where the reference raises an exception."""
     names, values = state
-    wrong = [([f"{names[0]}_of_another", *names[1:]], values, f"a state with {names[0]}_of_another and without {names[0]}")
-             ] if names else []
+    odd = [f"{n}_of_another" for n in names[:1]]
+    wrong = [([one, *names[1:]], values, f"a state with {one} and without {names[0]}") for one in odd]
+    wrong += [([*names, one], [*values, values[0]], f"a state that also has {one}") for one in odd]
+    wrong += [([*names[:at], *names[at + 1:]], [*values[:at], *values[at + 1:]], f"a state without {n}")
+              for at, n in enumerate(names[:_MOST_NAMES])]
     if (place := next((i for i, v in enumerate(values) if v.dim() and v.numel() > 1), None)) is not None:
         shape = values[place].shape
         other = values[place].reshape(*shape[1::-1], *shape[2:]) if shape[:1] != shape[1:2] and len(shape) > 1 else \

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from ....core.answers import Answer
-from ....core.check_parts import Element, LooksLike, SmallestCase
-from ....core.replies import Event
-from ....core.trial import Status
-from ... import mistakes
-from ..progress import Progress
-from ..trialrun import NotForReference, Outcome, TrialRun
-from .cases import Case, changed, few_channels, resized, small_case
+from ...core.answers import Answer
+from ...core.check_parts import Element, LooksLike, SmallestCase
+from ...core.replies import Event
+from ...core.trial import Status
+from .. import mistakes
+from .progress import Progress
+from .questions.cases import Case, changed, few_channels, resized, small_case
+from .trialrun import NotForReference, Outcome, TrialRun
 
 _LIMIT_S = 20.0
 _MOST_TRIES = 60
