@@ -18,7 +18,8 @@ from .module import fresh_grads
 _FEW, _FEW_S = 8, 0.5   # calls of which nothing may stay in memory, and the seconds after which no more are made
 _MANY, _LAST, _MANY_S = 40, 16, 0.3   # calls; the last of them; the seconds after which no more are made
 _PLURAL = ("outputs", "inputs")
-_monotonic, _collect = time.monotonic, gc.collect   # taken before a foreign file may replace them
+# Taken before a foreign file may replace them.
+_monotonic, _thread_time, _collect = time.monotonic, time.thread_time, gc.collect
 
 
 def lifetimes(module: nn.Module, xs: list[torch.Tensor]) -> tuple[str, ...]:
@@ -44,14 +45,14 @@ def lifetimes(module: nn.Module, xs: list[torch.Tensor]) -> tuple[str, ...]:
 
 def _grows(module: nn.Module, xs: list[torch.Tensor]) -> bool:
     """Whether each of the last calls leaves a tensor in memory. A cache that has a bound is full by then. False if the calls
-    take too long."""
-    begin, before = _monotonic(), 0
+    take too long, by the time of this thread: other work on the machine does not count."""
+    begin, before = _thread_time(), 0
     with suppress(Exception), torch.no_grad():   # foreign code
         for number in range(_MANY):
             if number == _MANY - _LAST:
                 before = _tensors()
             module(*[x.clone() for x in xs])
-            if _monotonic() - begin > _MANY_S:
+            if _thread_time() - begin > _MANY_S:
                 return False
         return _tensors() - before >= _LAST
     return False
