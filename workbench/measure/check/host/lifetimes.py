@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .module import fresh_grads
 
 _FEW, _FEW_S = 8, 0.5   # calls of which nothing may stay in memory, and the seconds after which no more are made
-_MANY, _LAST, _MANY_S = 40, 16, 0.3   # calls; the last of them; the seconds after which no more are made
+_MANY, _LAST, _MANY_S = 40, 16, 0.1   # calls; the last of them; the seconds that all of them may take
 _PLURAL = ("outputs", "inputs")
 # Taken before a foreign file may replace them.
 _monotonic, _thread_time, _collect = time.monotonic, time.thread_time, gc.collect
@@ -50,16 +50,20 @@ def _grows(module: nn.Module, xs: list[torch.Tensor]) -> bool:
     with suppress(Exception), torch.no_grad():   # foreign code
         for number in range(_MANY):
             if number == _MANY - _LAST:
+                if _thread_time() - begin > _MANY_S:
+                    return False
                 before = _tensors()
             module(*[x.clone() for x in xs])
-            if _thread_time() - begin > _MANY_S:
+            if number == 3 and (_thread_time() - begin) * _MANY > 4 * _MANY_S:
                 return False
+        if _tensors() - before < _LAST:
+            return False
+        _collect()   # it takes long, so only now
         return _tensors() - before >= _LAST
     return False
 
 
 def _tensors() -> int:
-    _collect()
     return sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
 
 
