@@ -40,7 +40,7 @@ _NAN, _NAN_WEIGHT = "one NaN among the inputs", "one NaN in a parameter, where h
 _NAN_ZEROS = "one NaN among the inputs, where half of the parameters is zero"
 _NAN_GRAD, _HUGE = "NaN in the first sample of grad_output", "one value {} times larger than the others"
 _TIMES, _GENEROUS = ("1e20", "1e5"), 8.0   # of an error, beside the huge value
-_TINY = "2^40 times smaller, without a bias"   # beside which such values would not count
+_TINY = "2^80 times smaller, without a bias"   # beside which such values would not count
 _SMALL, _DIGITS, _NORMAL, _FEWEST = 1e-4, 1e-4, 1e-30, 8   # of outputs that a formula may lose
 _TRIES = 3   # places of a NaN: the reference may not use each
 
@@ -85,7 +85,7 @@ def _of_inputs(trial: TrialRun, given: Case, *, gradients: bool) -> Iterator[tup
     if trial.drawn is None:
         asked += [(words, 1.0) for words in _OF_STATE if trial.loads_state]
         asked += [(words, words) for words in (*_SMOOTH, _ONE_SIGN, _SPARSE, _NO_SAMPLE)]
-        asked += [(_TINY, 2.0**-40)] if _keeps_its_range(trial) and trial.loads_state else []
+        asked += [(_TINY, 2.0**-80)] if _keeps_its_range(trial) and trial.loads_state else []
     else:
         asked += [("of the other sign", -1.0)] if one_sign else []
         asked += [(f"{_LARGER:g} times larger in every other sample", _LARGER), ("4096 times smaller", 2.0**-12),
