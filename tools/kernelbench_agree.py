@@ -29,6 +29,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -96,16 +97,19 @@ def problems(folder: Path, level: int) -> dict[int, str]:
 
 
 def check_problems(level: int, there: dict[int, str], jobs: int) -> bool:
-    """Each against itself. Prints those that are called wrong, or refused, and why. One that draws random numbers is refused
-    if a seed does not make it repeatable; that is no wrong verdict."""
+    """Each against itself. Prints what is said of each as soon as it is known. One that draws random numbers is refused if a
+    seed does not make it repeatable; that is no wrong verdict."""
     bad, refused = 0, 0
     large = [number for number, text in there.items() if not text]
     pairs = [(text, original(text) + "\nModelNew = Original\n") for text in there.values() if text]
-    for number, found in zip((n for n in there if n not in large), ours(pairs, jobs), strict=True):
+    numbers = [number for number in there if number not in large]
+
+    def tell(place: int, found: dict[str, Any]) -> None:
+        said = [found["why"]] if found["refused"] else found["failed"]
+        print(f"level {level}, problem {numbers[place]}: {'; '.join(said) or 'right'}", flush=True)
+    for found in ours(pairs, jobs, tell):
         refused += found["refused"]
         bad += bool(found["failed"])
-        if said := [found["why"]] if found["refused"] else found["failed"]:
-            print(f"level {level}, problem {number}: {'; '.join(said)}", flush=True)
     print(f"{bad} of {len(pairs)} problems of level {level} are called wrong, {refused} are refused."
           + (f" In no small size run: {', '.join(map(str, large))}." if large else ""), flush=True)
     return not bad
@@ -131,14 +135,20 @@ def compare_verdicts(problems: dict[int, str], args: argparse.Namespace) -> bool
     return agree == len(names)
 
 
-def ours(pairs: list[tuple[str, str]], jobs: int) -> list[dict[str, Any]]:
-    """What `check` says of each (reference, file): what failed, and KernelBench's verdict by our rules."""
-    def run(some: list[tuple[str, str]]) -> list[dict[str, Any]]:
+def ours(pairs: list[tuple[str, str]], jobs: int, tell: Callable[[int, dict[str, Any]], None] | None = None
+         ) -> list[dict[str, Any]]:
+    """What `check` says of each (reference, file): what failed, and KernelBench's verdict by our rules. `tell` gets the place
+    of each pair and its answer."""
+    def run(start: int) -> list[dict[str, Any]]:
+        found = []
         with judge_process() as judge:
-            return [one(judge, *pair) for pair in some]
+            for place in range(start, len(pairs), jobs):
+                found.append(one(judge, *pairs[place]))
+                if tell:
+                    tell(place, found[-1])
+        return found
 
     def one(judge: Any, reference: str, text: str) -> dict[str, Any]:
-        print(".", end="", file=sys.stderr, flush=True)
         try:
             report = check(CheckRequest(text, reference, "cpu", time=False, nvcc=False), judge=judge, device_held=True)
         except BadRequest as error:
@@ -148,7 +158,7 @@ def ours(pairs: list[tuple[str, str]], jobs: int) -> list[dict[str, Any]]:
                 "valid": bool(report.kernelbench and not report.kernelbench.text), "refused": False, "why": ""}
 
     with ThreadPoolExecutor(jobs) as pool:
-        parts = list(pool.map(run, [pairs[start::jobs] for start in range(jobs)]))
+        parts = list(pool.map(run, range(jobs)))
     return [parts[place % jobs][place // jobs] for place in range(len(pairs))]
 
 

@@ -78,10 +78,11 @@ def test_what_is_wrong_in_one_way_of_calling_fails_that_question(ask, attack: At
     assert found.status == attack.expected["cpu"]
 
 
-# Those of memory, of threads and of parameters. Each is wrong in its own way of calling; what is asked before is right. The
-# processes here have no emulator.
-OF_A_LAYER = [a for a in attacks() if a.reference == "layer_2d" and "load_inline" not in modules()[a.name] and a.question in (
-    "two_calls", "second_backward", "views", "parameters")]
+# Those of memory, of threads, of training and of parameters. Each is wrong in its own way of calling; what is asked before is
+# right. The processes here have no emulator, and the trial does not say that forward takes output_size.
+OF_A_LAYER = [a for a in attacks() if a.reference == "layer_2d" and a.question in (
+    "two_calls", "second_backward", "views", "parameters", "in_training", "kept")
+    and not any(word in modules()[a.name] for word in ("load_inline", "output_size"))]
 
 
 @pytest.mark.parametrize("attack", _marked(OF_A_LAYER))
@@ -133,6 +134,7 @@ def test_a_right_layer_is_asked_all_of_them(checked) -> None:
     ("state_without_its_prefix", "state_dict", "In a network its state_dict has nothing, not weight, bias."),
     ("keeps_its_mask", "two_calls", "Under another seed: "),
     ("backward_sets_the_generator_back", "two_calls", "Its backward changes the state of the random numbers of torch."),
+    ("gradient_of_the_plain_size", "other_arguments", "Wrong for output_size="),
     ("number_of_the_first_call", "numbers", "With 1.57 instead of 3.14: "),
     ("reads_as_many_rows_as_samples", "leading", "For inputs of 3 × 4 samples: "),
     ("first_stride_for_both", "other_arguments", "stride=(1, 2)"), ("always_the_mean", "other_arguments", "reduction=sum"),

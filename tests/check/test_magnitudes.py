@@ -12,7 +12,7 @@ import torch
 
 from workbench.core.answers import Answer, CheckReport, Question
 from workbench.core.layer import ConvTranspose, Workload
-from workbench.drive.checking.attacks import modules
+from workbench.drive.checking.attacks import attacks, modules, reference
 from workbench.drive.checking.check import workload_reference
 from workbench.measure.check.host.ways import in_tf32, rounded
 from workbench.measure.check.questions import cases, magnitudes
@@ -243,3 +243,19 @@ class ModelNew(nn.ConvTranspose2d):
     found = [q for q in report.questions if q.key == "rounding"]
     assert failed(report) == {} and [q.answer for q in found] == [Answer.WARNED] * warned
     assert not warned or "On average its outputs are 0.5" in found[0].seen and "cut off" in found[0].seen
+
+
+@pytest.mark.parametrize(("name", "answer", "words"), [
+    ("constant_in_default_dtype", Answer.FAILED, "Where torch.get_default_dtype() is bfloat16: The error of y is "),
+    ("float64_of_29_bits", Answer.WARNED, "After .double() the error of y is "),
+    ("converted_once_under_autocast", Answer.WARNED, "in train mode, y is wrong after the parameters have changed."),
+    ("skips_zero_weights", Answer.WARNED, "With one NaN among the inputs, where half of the parameters is zero: "),
+    ("nothing_if_the_sum_is_zero", Answer.FAILED, " of grad_input is wrong; "),
+    ("padding_of_the_call_before", Answer.FAILED, "requested an output size of [11, 16]"),
+    ("completes_a_state", Answer.WARNED, "It loads a state without weight."),
+    ("another_folder", Answer.WARNED, "It changes os.chdir."),
+    ("quiet_numpy", Answer.WARNED, "It changes logging.getLogger().setLevel, numpy.seterr.")])
+def test_a_layer_is_wrong_only_under_another_setting_or_type(checked, name: str, answer: Answer, words: str) -> None:
+    attack = next(a for a in attacks() if a.name == name)
+    question = checked(modules()[name], reference=reference(attack.reference)).question(attack.question)
+    assert question.answer is answer and words in question.seen, question

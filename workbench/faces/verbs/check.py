@@ -39,7 +39,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="file with Model, get_inputs and get_init_inputs; any module")
     parser.add_argument("--class-name", default="ModelNew", help="class of FILE to check (default ModelNew)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N; on cpu CUDA sources run on the emulator")
-    parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="seconds for one call (default 60)")
+    parser.add_argument("--time-limit", type=float, default=60.0, metavar="S",
+                        help="seconds for one call, without those in which no processor is free (default 60)")
     parser.add_argument("--build-limit", type=float, default=300.0, metavar="S",
                         help="seconds for import and build (default 300)")
     parser.add_argument("--memory", type=float, default=16.0, metavar="GIB", help="memory of the file's process (default 16)")

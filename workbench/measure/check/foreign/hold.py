@@ -77,7 +77,7 @@ class Took(NamedTuple):
 def waited_s(pids: Iterable[int]) -> float:
     """Seconds so far in which threads of these processes were ready and had no core, plus those that a hypervisor took from
     this machine. 0 if the Linux kernel does not count them."""
-    return sum(map(_without_a_core_s, pids)) + _stolen_s()
+    return sum(waits_s(pids).values()) + _stolen_s()
 
 
 def alone(took: Took, empty: Took) -> tuple[float, float]:
@@ -113,14 +113,16 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _without_a_core_s(pid: int) -> float:
-    total = 0
-    with suppress(OSError):  # it has ended
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with suppress(OSError, IndexError):
-                with open(f"/proc/{pid}/task/{task}/schedstat", "rb", buffering=0) as file:
-                    total += int(file.read().split()[1])
-    return total / 1e9
+def waits_s(pids: Iterable[int]) -> dict[str, float]:
+    """For each thread of these processes, how many seconds so far it was ready and had no core."""
+    found = {}
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with suppress(OSError, IndexError):
+                    with open(f"/proc/{pid}/task/{task}/schedstat", "rb", buffering=0) as file:
+                        found[task] = int(file.read().split()[1]) / 1e9
+    return found
 
 
 def _stolen_s() -> float:

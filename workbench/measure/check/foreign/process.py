@@ -21,7 +21,7 @@ from ....core.plain_text import plain
 from ....core.trial import Status
 from ...kernel.launch import STICKY_WORDS
 from . import confine, window
-from .hold import Hold, waited_s
+from .hold import Hold, waits_s
 from .replies import Told
 from .requests import Begin, OpenWindow, Request
 from .wire import Kind, Line, NotTheProtocol, Tensors
@@ -126,7 +126,7 @@ class ForeignProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Line | None = None
         self._watched = 0.0
-        self._waited_s: float | None = None   # before this request; see `_without_a_core_s`
+        self._waits_s: dict[str, float] | None = None   # before this request; see `_without_a_core_s`
         self._number = 0
         self._ready = False
         self._hold: Hold | None = None
@@ -185,7 +185,7 @@ class ForeignProcess:
         self.get_ready()
         limit_s = limit_s or self.limits.call_s
         deadline = time.monotonic() + limit_s
-        self._limit_s, self._waited_s = limit_s, None
+        self._limit_s, self._waits_s = limit_s, None
         try:
             self._number += 1
             line = self._open_line
@@ -342,8 +342,8 @@ class ForeignProcess:
 
     def _watch(self) -> None:
         """Checked during a wait: the number of processes, the memory, and the output."""
-        if self._waited_s is None:
-            self._waited_s = waited_s(self.family())
+        if self._waits_s is None:
+            self._waits_s = waits_s(self.family())
         if time.monotonic() - self._watched < _WATCH_S:
             return
         self._watched = time.monotonic()
@@ -364,10 +364,11 @@ class ForeignProcess:
         self._too_loud()
 
     def _without_a_core_s(self) -> float:
-        """For how many seconds of this request the process was ready and had no core: a busy machine does not make a file slow.
-        At most three times its limit."""
-        waited = 0.0 if self._waited_s is None else waited_s(self.family()) - self._waited_s
-        return min(max(waited, 0.0), 3 * self._limit_s)
+        """For how many seconds of this request a thread was ready and had no core: a busy machine does not make a file slow. Of
+        several threads the one that waited longest counts. At most three times the limit."""
+        before = self._waits_s or {}
+        waits = (seconds - before.get(task, 0.0) for task, seconds in waits_s(self.family()).items())
+        return min(max(waits, default=0.0), 3 * self._limit_s)
 
     def _too_loud(self) -> None:
         if self.log_path.stat().st_size > _MOST_LOG_BYTES:

@@ -249,8 +249,8 @@ def as_trained(module: torch.nn.Module, request: AsTrained, tensors: Tensors, de
     ran: tuple[str, ...] = ()
     for one in request.rounds:
         with as_it_was(module):
-            there, found = _ROUNDS[one](_Round(module, request.gradients, *sets_of(request, tensors[:count], device), values,
-                                               device))
+            sets = sets_of(request, tensors[:count], device)
+            there, found = _round_named(one)(_Round(module, request.gradients, *sets, values, device))
         ran += tuple(n for n in there if n in (_HOOK, _OTHERS_SAVED))
         names.append(tuple(n for n in there if n not in ran))
         results += found
@@ -440,8 +440,10 @@ def _converted(this: _Round) -> tuple[tuple[str, ...], Tensors]:
         this.module.to(device=this.device, dtype=dtype)
 
 
-def _under(change: Callable[[Any], object], value: object, usual: object, this: _Round) -> tuple[tuple[str, ...], Tensors]:
-    """A call while a setting of torch has another value than usual."""
+def _under(present: Callable[[], Any], change: Callable[[Any], object], value: object, this: _Round
+           ) -> tuple[tuple[str, ...], Tensors]:
+    """A call while a setting has another value than at present."""
+    usual = present()
     change(value)
     try:
         return this.called()
@@ -451,12 +453,7 @@ def _under(change: Callable[[Any], object], value: object, usual: object, this: 
 
 def _with_threads(count: int, this: _Round) -> tuple[tuple[str, ...], Tensors]:
     """Where torch.get_num_threads() is that number. The number itself stays: a forked process cannot start such threads."""
-    usual = torch.get_num_threads
-    setattr(torch, "get_num_threads", lambda: count)  # noqa: B010
-    try:
-        return this.called()
-    finally:
-        setattr(torch, "get_num_threads", usual)  # noqa: B010
+    return _under(lambda: torch.get_num_threads, partial(setattr, torch, "get_num_threads"), lambda: count, this)
 
 
 def _first_call(this: _Round) -> tuple[tuple[str, ...], Tensors]:
@@ -484,11 +481,17 @@ _ROUNDS: dict[str, Callable[[_Round], tuple[tuple[str, ...], Tensors]]] = {
     "sized": _sized, "converted": _converted, "first": _first_call, "many": _many_forwards, "biased": _biased,
     "train autocast": partial(_changed, train=True, autocast=True), "eval autocast": partial(_changed, autocast=True),
     # torch.use_deterministic_algorithms would import the compiler.
-    "deterministic": partial(_under, torch.set_deterministic_debug_mode, "error", "default"),
-    **{f"default {dtype}".replace("torch.", ""): partial(_under, torch.set_default_dtype, dtype, torch.float32)
-       for dtype in (torch.float64, torch.bfloat16)},
+    "deterministic": partial(_under, torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, "error"),
+    **{f"default {one}": partial(_under, torch.get_default_dtype, torch.set_default_dtype, getattr(torch, one))
+       for one in ("float64", "bfloat16")},
     "renewed": lambda this: in_used_memory(this.module, this.sets[0], this.values),
-    "larger": partial(_Round.called, factor=_LARGER), **{f"{n} threads": partial(_with_threads, n) for n in (3, 5, 8, 17)}}
+    "larger": partial(_Round.called, factor=_LARGER)}
+
+
+def _round_named(name: str) -> Callable[[_Round], tuple[tuple[str, ...], Tensors]]:
+    """That of _ROUNDS, or "17 threads": any number of them."""
+    count, _, of = name.partition(" ")
+    return partial(_with_threads, int(count)) if of == "threads" else _ROUNDS[name]
 
 
 def _raises(*_: object) -> None:
