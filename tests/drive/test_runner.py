@@ -24,15 +24,17 @@ from workbench.core.errors import BadRequest
 from workbench.core.fork import fork
 from workbench.core.layer import ConvTranspose, Workload
 from workbench.core.template import render
-from workbench.core.trial import Status
+from workbench.core.trial import Status, advice_for
 from workbench.core.typed import read
 from workbench.core.variants import find
 from workbench.core.wrong_values import WrongValues, sentence
 from workbench.drive.machine.device_lock import DeviceLock
 from workbench.drive.reporting.tables import text_table
+from workbench.drive.running.outcome import failure
 from workbench.drive.running.request import Run, RunRequest
 from workbench.drive.running.resume import missing
 from workbench.drive.running.runner import Runner
+from workbench.drive.running.worker_process import WorkerDied
 from workbench.drive.sessions.session import Session
 
 from ..shared import require
@@ -71,6 +73,7 @@ def test_a_wrong_result_is_kept_with_where_it_is_wrong(judge: Judge, broken: Pat
     _, session = judge(bad(broken, "no_divisibility_test"), time=False)
     trial, = session.trials()
     found = read(WrongValues, json.loads(session.blob(trial.blobs["wrong"])))
+    assert trial.advice == found.looks_like.advice and "divisib" not in advice_for(Status.MISMATCH, (1, 1))
     assert found.tensor == "output" and found.wrong > 0 and found.smallest is not None
     assert trial.detail.shown["where"] == sentence(found) and "Looks like: no divisibility test" in sentence(found)
     assert f"  {sentence(found)}" in text_table([trial]).splitlines()
@@ -325,7 +328,13 @@ def test_out_of_bounds_reads_are_named_by_address_sanitizer(judge: Judge, broken
     _, session = judge(bad(broken, "reads_past_input"), good(), sanitize="address", time=False)
     by_name = {t.name: t for t in session.trials()}
     caught = by_name["reads_past_input"]
-    assert caught.status is Status.OUT_OF_BOUNDS and "reads_past_input.cu:" in caught.headline, caught.headline
+    assert caught.status is Status.OUT_OF_BOUNDS and caught.headline.startswith(
+        "The kernel reads 4 bytes outside a buffer at forward/reads_past_input.cu:"), caught.headline
+    assert "before this load" in caught.advice and "ERROR: AddressSanitizer" in caught.detail.log_tail
+    wrote = failure(WorkerDied("signal 6", "ERROR: AddressSanitizer: SEGV\nThe signal is caused by a WRITE memory access.\n"
+                               "    #0 0x1 in naive_gather<L>(L) forward/naive_gather-13fd.cu:71\n"), building=False)
+    assert wrote.headline == "The kernel writes outside a buffer at forward/naive_gather-13fd.cu:71 (AddressSanitizer: SEGV)."
+    assert "before the store" in wrote.advice
     assert by_name["naive_gather"].ok, by_name["naive_gather"].headline
 
 

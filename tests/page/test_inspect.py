@@ -67,7 +67,7 @@ def test_a_wrong_result_is_drawn_with_its_smallest_case(tmp_path, monkeypatch) -
     one, = session.trials()
     at = tab("inspect", inspect_session="wrong", trial=one.trial_id)
     text = markup(at)
-    assert "Wrong values are only in channel 1 (100 % of it). Looks like: taps flipped." in text and "Read weight[k]." in text
+    assert "Looks like: taps flipped. Wrong values are only in channel 1 (100 % of it)." in text and "Read weight[k]." in text
     assert "A cell of the map has 27 positions" in text
     assert "y[0, 2, 6], batch 1, input size 5: the term of tap 2 is missing." in text
     assert "w[2]" in text and "x[2]" in text and "2·(-4) + 1·2" in text and len(at.get("plotly_chart")) == 3

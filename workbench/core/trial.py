@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
 from math import inf
@@ -76,7 +77,7 @@ DEFAULT_ADVICE = {
     Status.WRONG_SHAPE: "Compare the output size with PyTorch's formula, output_padding included.",
     Status.WRONG_DTYPE: "Return the dtype of the input.",
     Status.WRONG_DEVICE: "Allocate the result on the device of the input.",
-    Status.UNWRITTEN: "Round the grid size up, and store zeros where no tap reaches.",
+    Status.UNWRITTEN: "Check the grid size and the index of each store, and store zeros where no tap reaches.",
     Status.OUT_OF_BOUNDS: "Test the index before the store, also in the last block.",
     Status.NON_FINITE: "Look for a read outside of a tensor, and for memory that is read before it is written.",
     Status.MISMATCH: "Check the divisibility test and the border at the worst index.",
@@ -85,6 +86,13 @@ DEFAULT_ADVICE = {
     Status.NONDETERMINISTIC: "Replace atomicAdd with a two-step sum.",
     Status.IMPLAUSIBLE: "Check that the kernel does all of its work on every run.",
 }
+
+
+def advice_for(status: Status, stride: Sequence[int]) -> str:
+    """The advice for a layer with that stride. At stride 1 each index is divisible."""
+    if status is Status.MISMATCH and max(stride) == 1:
+        return "Check the index of each tap and the border at the worst index."
+    return DEFAULT_ADVICE[status]
 
 
 @dataclass(frozen=True)

@@ -94,12 +94,16 @@ class WrongValues:
 def sentence(found: WrongValues) -> str:
     """The most useful facts, in one to three sentences."""
     parts = [text for name, shares in found.along.items() if (text := _where(name, shares))]
-    said = [f"Wrong values are {'; '.join(parts[:_MOST_SAID])}." if parts else "No place is worse than the others."]
+    said = [_smallest(found.tensor, found.smallest)] if found.smallest is not None else []
     if found.looks_like is not None and found.looks_like.found:
         said.append(f"Looks like: {found.looks_like.found}.")
-    if found.smallest is not None:
-        said.append(_smallest(found.tensor, found.smallest))
+    said.append(f"Wrong values are {'; '.join(parts[:_MOST_SAID])}." if parts else "No place is worse than the others.")
     return " ".join(said)
+
+
+def advice_of(found: WrongValues) -> str:
+    """What to do about the known mistake that gives the same values; "" if there is none."""
+    return found.looks_like.advice if found.looks_like is not None and found.looks_like.found else ""
 
 
 def case_rows(case: SmallestWrong, tensor: str) -> list[tuple[str, str, str, str]]:

@@ -51,7 +51,8 @@ RESTART_EXIT_CODE = 75  # a sticky CUDA error: the parent starts a fresh process
 def main(argv: list[str]) -> int:
     kind, request_fd, reply_fd = argv[0], int(argv[1]), int(argv[2])
     threading.Thread(target=_die_with_parent, args=(request_fd,), daemon=True).start()
-    faulthandler.enable()
+    if "ASAN_OPTIONS" not in os.environ:   # it would take the signal before AddressSanitizer, which names the line
+        faulthandler.enable()
     if kind == "build":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # The descriptors of the protocol are private, so that output of a compiler, of a kernel's printf or of a child cannot reach

@@ -20,7 +20,7 @@ from ...core.orders import ExplainOrder, InterleaveOrder, JudgeOrder, Order
 from ...core.replies import Built, Device, Event, Interleaved, Judged, Outcome
 from ...core.template import Rendered, render
 from ...core.trial import WRONG_VALUES, Status, Trial
-from ...core.wrong_values import sentence
+from ...core.wrong_values import advice_of, sentence
 from ..exporting.module_run import judge_modules
 from ..machine.daemon_threads import DaemonThreads, Shared
 from ..machine.device_lock import DeviceLock
@@ -392,8 +392,8 @@ class Execution:
         asked = ExplainOrder(replace(order, time=False), shown["tensor"], shown["inputs"],
                              tiles_of(row.candidate, sm=self.run.known_device.sm))
         found = self.workers.explain(asked, place=place, sanitize=self.request.sanitize, stop=self.run.cancelled)
-        return result if found is None else replace(
-            result, where=found, detail=replace(result.detail, shown={**shown, "where": sentence(found)}))
+        return replace(result, where=found, advice=advice_of(found) or result.advice, detail=replace(
+            result.detail, shown={**shown, "where": sentence(found)})) if found else result
 
     def _outcome(self, order: JudgeOrder, place: str, on_event: Callable[[Event], object]) -> Outcome:
         """The result of judging. In a tune, a candidate whose process was killed from outside is judged once more, because

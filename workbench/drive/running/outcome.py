@@ -27,6 +27,7 @@ from .worker_process import GONE, WorkerDied, WorkerFailed, WorkerTimeout
 
 _ROOT = Path(__file__).resolve().parents[3]
 _KILLED = "signal 9 (SIGKILL)"
+_OF_READ = "Test the index before this load, also for the first and the last taps."
 _GONE_SENTENCE = "Its worker in the cluster was lost"
 _KILLED_SENTENCE = "The process was killed from outside (signal 9)"
 _FROM_OUTSIDE = (_KILLED, "signal 15 (SIGTERM)", "signal 1 (SIGHUP)", "signal 2 (SIGINT)", "signal 7 (SIGBUS)")
@@ -50,7 +51,9 @@ def failure(error: WorkerDied | WorkerFailed | WorkerTimeout, *, building: bool)
                     else f"Still running after {error.limit_s:g} s; the process was stopped.")
         return _result(status, headline, detail=detail)
     if "address-sanitizer" in error.log.lower() or "AddressSanitizer" in error.log:
-        return _result(Status.OUT_OF_BOUNDS, _sanitizer_line(error.log), detail=detail)
+        begin = error.log.find("ERROR: AddressSanitizer")   # the end of its report only explains the shadow memory
+        return _result(Status.OUT_OF_BOUNDS, _sanitizer_line(error.log), advice=_OF_READ if _act(error.log) == "READ" else "",
+                       detail=Detail(log_tail=portable(error.log[max(0, begin):][:1200])))
     if building and error.how in _FROM_OUTSIDE:
         short = ": out of memory?" if error.how == _KILLED else "."
         return _result(Status.MACHINE_FAILED, f"The build process was ended by {error.how}{short}", detail=detail)
@@ -189,10 +192,17 @@ def _name(device: Device) -> str:
     return "cpu" if device.kind == "cpu" else f"cuda:{device.index}"
 
 
+def _act(log: str) -> str:
+    """READ or WRITE, as AddressSanitizer reports it; "" if it does not."""
+    found = re.search(r"(READ|WRITE) (?:of size|memory access)", log)
+    return found[1] if found else ""
+
+
 def _sanitizer_line(log: str) -> str:
     what = re.search(r"ERROR: AddressSanitizer: ([\w-]+)", log)
-    size = re.search(r"(READ|WRITE) of size (\d+)", log)
-    place = re.search(r"#\d+ .*? ((?:\w+/)?[\w.]+\.cuh?:\d+)", log)
+    size = re.search(r"(?:READ|WRITE) of size (\d+)", log)
+    place = re.search(r"#\d+ .*? ((?:\w+/)?[\w.-]+\.cuh?:\d+)", log)   # the name of a fork has a hyphen
     where = f" at {place[1]}" if place else ""
-    act = f"{size[1].capitalize()} {size[2]} bytes outside a buffer" if size else "A memory error"
+    does = {"READ": "reads", "WRITE": "writes"}.get(_act(log))
+    act = f"The kernel {does} {f'{size[1]} bytes ' if size else ''}outside a buffer" if does else "A memory error"
     return f"{act}{where} (AddressSanitizer: {what[1] if what else 'see the log'})."

@@ -12,7 +12,7 @@ import torch
 
 from ...core import numbers
 from ...core.precision import precision_of
-from ...core.trial import DEFAULT_ADVICE, Errors, Status
+from ...core.trial import DEFAULT_ADVICE, Errors, Status, advice_for
 from ...core.typed import keys_of
 from ..kernel import findings
 from ..kernel.inputs import reduction_length, shapes
@@ -442,8 +442,8 @@ class TrialRun:
 
 
 def _advice(status: Status, case: Case) -> str:
-    """The advice of a status. For a module that is no transposed convolution it is more general."""
-    return DEFAULT_ADVICE[status] if case.setting.layer else _ADVICE_FOR_ANY.get(status, DEFAULT_ADVICE[status])
+    general = _ADVICE_FOR_ANY.get(status, DEFAULT_ADVICE[status])
+    return advice_for(status, layer.stride) if (layer := case.setting.layer) else general
 
 
 def problem_of(error: Raised | Ended) -> Problem:

@@ -149,7 +149,8 @@ def wrong_result(name: str, comparison: Comparison, *, kind: str, precision: str
         be = "is" if comparison.not_finite == 1 else "are"
         headline = f"{_values(comparison.not_finite)} of {short} {be} NaN or infinite, the first at " \
                    f"{numbers.index(short, first)}."
-        return Finding(Status.NON_FINITE, headline, "", detail, errors)
+        return Finding(Status.NON_FINITE, headline, f"{DEFAULT_ADVICE[Status.NON_FINITE]} On device cpu, --sanitize address "
+                       "names the line of such a read.", detail, errors)
     return _mismatch(short, comparison, kind=kind, precision=precision, detail=detail, errors=errors)
 
 

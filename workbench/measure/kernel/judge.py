@@ -25,7 +25,7 @@ from ...core.errors import BadRequest
 from ...core.layer import Workload
 from ...core.orders import Emit, JudgeOrder
 from ...core.replies import Event, Judged
-from ...core.trial import DEFAULT_ADVICE, Errors, Status
+from ...core.trial import DEFAULT_ADVICE, Errors, Status, advice_for
 from ...core.trial_parts import Detail
 from ..clock import timing
 from ..clock.signs import Signs
@@ -59,6 +59,7 @@ def judge(order: JudgeOrder, emit: Emit) -> Judged:
         with threads_for(order):
             result = _judge(order, emit, facts)
     except Finding as finding:
+        finding.advice = finding.advice or advice_for(finding.status, order.workload.layer.stride)
         result = finding.told(partial(Judged, errors=finding.errors))
         # The frames of the exception hold the tensors. They are released now, not at the next garbage collection.
         finding.__traceback__ = finding.__context__ = finding.__cause__ = None
@@ -105,7 +106,8 @@ def _at_given_size(order: JudgeOrder, emit: Emit, facts: _Facts) -> Judged:
     if stray := stage.off_stream():
         raise stray
     facts.flags += stage.notes
-    right = Judged(status=Status.OK, headline="Right in all checks.", advice=DEFAULT_ADVICE[Status.OK], errors=errors,
+    next_step = "Run it on a GPU to see how fast it is." if order.device == "cpu" else DEFAULT_ADVICE[Status.OK]
+    right = Judged(status=Status.OK, headline="Right in all checks.", advice=next_step, errors=errors,
                    detail=Detail(shown={"recheck_inputs": FAR_INPUTS}))
     measured = None
     if order.time:
