@@ -25,7 +25,7 @@ from workbench.core.variants import TEMPLATES, find
 from workbench.drive.bench.best import Nvcc, derive, slower_of, write_best
 from workbench.drive.bench.cells import holds_bench
 from workbench.drive.bench.defaults import default_configs, default_configs_table, default_precision
-from workbench.drive.exporting.best_recipe import best_known, best_recipe, cautions, origin
+from workbench.drive.exporting.best_recipe import best_known, best_recipe, cautions, origin, shared
 from workbench.drive.sessions.session import Session, list_sessions
 from workbench.drive.tuning import store
 from workbench.drive.tuning.space import TuneSpace, key_of_parts
@@ -297,6 +297,9 @@ def test_forward_and_grad_input_share_a_template_if_that_costs_little(known, slo
     chosen = {e.direction: e.variant for e in entries}
     assert chosen["grad_input"] == "shared_weight_tiling"
     assert chosen["forward"] == ("shared_weight_tiling" if shares else "warp_per_output"), chosen
+    told = shared(entries, WORK, "sm_90", file=known)
+    assert len(told) == shares and all(line.startswith("forward: warp_per_output was measured at 0.800 ms against ") and
+                                       line.endswith("run --best runs warp_per_output.") for line in told), told
 
 
 def test_what_was_no_faster_than_pytorch_is_left_to_pytorch(known):

@@ -136,6 +136,9 @@ def test_an_edited_kernel_is_a_fork_that_is_judged_kept_and_exported(here, sessi
     assert f"-variant = {wrong['name']}\n+variant = naive_gather\n" in found
     exported = here("export", "--session", "edit", "--trial", right["trial_id"], sessions=sessions)
     assert "Sum(0)" in exported.stdout and right["candidate_id"] in exported.stdout, exported.stderr
+    assert exported.stderr.splitlines()[-2:] == [
+        f"forward: {right['name']} is taken because you named it. It has no GPU time.",
+        "Left to PyTorch: grad_input, grad_weight; no named trial computes them."], exported.stderr
     archive, elsewhere = tmp_path / "edit.zip", tmp_path / "elsewhere"
     here("pack", "edit", "--out", str(archive), sessions=sessions)
     here("pack", "--open", str(archive), sessions=elsewhere)

@@ -348,7 +348,7 @@ class Result:
         check_folder(Path(path))
         names = names_of(variants, "variants")
         there = [t for t in self.trials if not names or t.name in names or report.is_baseline(t)]
-        chosen, notes = chosen_trials(there, arch=arch_of(), events=self.session.events())
+        chosen, notes = chosen_trials(there, arch=arch_of(), events=self.session.events(), named=bool(names))
         recipe = recipe_of(chosen, self.trials, named=chosen if names else (), arch=arch_of())
         words = [w for t in chosen.values() for w in ("--trial", t.trial_id)] if names else []
         words += ["--class-name", class_name] if class_name != "ModelNew" else []

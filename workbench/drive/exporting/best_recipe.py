@@ -101,6 +101,17 @@ def _sharing(entries: dict[str, BestKnown], workload: Workload, arch: str, file:
     return entries
 
 
+def shared(entries: Iterable[BestKnown], workload: Workload, arch: str, precision: str = "", *, file: Path | None = None
+           ) -> list[str]:
+    """A sentence for each entry of a best recipe that is not the fastest one, because it has the template of the other one."""
+    known = best_known(workload, arch, precision=precision, file=file)
+    return [f"{e.direction}: {fastest.variant} was measured at {numbers.time(fastest.ms)} against "
+            f"{numbers.time(fastest.baseline_ms)}, session {fastest.session}. {e.variant} takes {e.ms / fastest.ms:.3g} times "
+            "as long and is taken because the other direction has its template, so the file is shorter. run --best runs "
+            f"{fastest.variant}." for e in entries if (fastest := known[e.direction]).ms and e.ms and fastest.baseline_ms
+            and e.variant != fastest.variant]
+
+
 def other_dtypes(workload: Workload, arch: str, *, file: Path | None = None) -> list[Recipe]:
     """The best recipes of the layer in its other dtypes, for the same file. Only recipes with a kernel that was measured to be
     faster than PyTorch on that GPU count."""
@@ -162,7 +173,7 @@ def header_notes(entries: Iterable[BestKnown], workload: Workload, arch: str, pr
     told = [measured_note(e.direction, (e.ms, e.baseline_ms, e.baseline), e.rel_l2, e.gpu, e.batch, e.input_size)
             for e in entries if e.ms is not None]
     repeat = command([*workload_arguments(workload), *options], arch, precision)
-    return [*cautions(entries, arch, precision), *told, f"Written by: {repeat}"]
+    return [*cautions(entries, arch, precision), *told, *shared(entries, workload, arch, precision), f"Written by: {repeat}"]
 
 
 def measured_note(direction: str, times: tuple[float, float | None, str], rel_l2: float | None, gpu: str, batch: int,

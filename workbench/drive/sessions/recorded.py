@@ -280,10 +280,12 @@ def unbeaten(trials: Iterable[Trial], events: Iterable[Mapping[str, Any]]) -> li
     return [t for t in trials if t.kind != "candidate" or t.forked_from or t.compile_flags or not lost(t)]
 
 
-def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] = ()) -> tuple[Trial | None, str]:
+def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] = (), *, named: bool = False
+                 ) -> tuple[Trial | None, str]:
     """Choose one of the right candidates of one direction; with a sentence about the choice, or "". It is the fastest on a GPU.
     Without GPU times it is the only candidate, or the best known one for `arch`. None with a sentence if PyTorch (from the
-    trials `everyone`) is faster. None without a sentence if there is no basis for a choice."""
+    trials `everyone`) is faster. None without a sentence if there is no basis for a choice. `named`: a person named the trials.
+    """
     different = {(t.name, t.precision, t.form, t.compile_flags, str(sorted(t.config.items()))): t for t in trials}
     if best := min((t for t in different.values() if _ms(t) < inf), key=_ms, default=None):
         baseline = best_baseline(everyone, best)
@@ -294,7 +296,8 @@ def first_choice(trials: Iterable[Trial], arch: str, everyone: Sequence[Trial] =
         return best, ""
     if len(different) == 1:
         only = next(iter(different.values()))
-        return only, f"{only.direction}: {only.name} is taken because no other candidate was right. It has no GPU time."
+        why = "you named it" if named else "no other candidate was right"
+        return only, f"{only.direction}: {only.name} is taken because {why}. It has no GPU time."
     for trial in different.values():
         if known := _best_known(trial, arch):
             return trial, (f"{trial.direction}: {trial.name} is taken because it is the best known for {known.arch}. The "
@@ -311,7 +314,7 @@ def recipe_from_trials(trials: Iterable[Trial], workload: Workload | None = None
 
 
 def chosen_trials(trials: Sequence[Trial], workload: Workload | None = None, *, arch: str = DEFAULT_ARCH,
-                  events: Iterable[Mapping[str, Any]] = ()) -> tuple[dict[str, Trial], list[str]]:
+                  events: Iterable[Mapping[str, Any]] = (), named: bool = False) -> tuple[dict[str, Trial], list[str]]:
     """Direction -> its `first_choice`, for the directions of the fastest recipe; and the sentences about the choices. They are
     for `workload`, or for the only workload of the trials. Candidates that were right once and wrong once are left out; with
     the `events` of the session also those that lost in the finals of a tune. Raises `BadRequest` if no candidate was right, if
@@ -340,7 +343,7 @@ def chosen_trials(trials: Sequence[Trial], workload: Workload | None = None, *, 
     before = {kernel_of(t) for t in once if t.workload == workload}
     notes = [found_wrong(bad) for kernel, bad in fell.items() if kernel in before]
     for direction, some in there.items():
-        chosen, note = first_choice(some, arch, trials)
+        chosen, note = first_choice(some, arch, trials, named=named)
         notes += [note] if note else []
         if chosen:
             best[direction] = chosen

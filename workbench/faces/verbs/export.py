@@ -20,10 +20,19 @@ from ...core.candidate import Candidate, why_not
 from ...core.command import PROGRAM, workload_arguments
 from ...core.errors import BadRequest
 from ...core.gpu import named_arch, sm_of
-from ...core.layer import BACKWARD, LAUNCHES, Workload
+from ...core.layer import BACKWARD, DIRECTIONS, GRAD_INPUT, GRAD_WEIGHT, LAUNCHES, Workload
 from ...core.presets import SUITES, problem_of
 from ...core.variants import Variant, discover, find
-from ...drive.exporting.best_recipe import arch_of, best_recipe, cautions, header_notes, left_to_pytorch, origin, other_dtypes
+from ...drive.exporting.best_recipe import (
+    arch_of,
+    best_recipe,
+    cautions,
+    header_notes,
+    left_to_pytorch,
+    origin,
+    other_dtypes,
+    shared,
+)
 from ...drive.exporting.export import export_text, module_order, proof_workload, suite_files, verify
 from ...drive.exporting.recipe import Recipe
 from ...drive.machine.doctor import resolve_device
@@ -173,8 +182,14 @@ def _of_session(args: argparse.Namespace, workload: Workload | None) -> tuple[Re
         if wrong := next((fell[kernel_of(t)] for t in trials if kernel_of(t) in fell), None):
             raise BadRequest(f"{found_wrong(wrong)} Choose another trial.", field="trial")
     arch = arch_of(args.device)
-    chosen, notes = chosen_trials(trials, workload, arch=arch, events=events)
-    print(*notes, sep="\n", end="\n" * bool(notes), file=sys.stderr)
+    chosen, notes = chosen_trials(trials, workload, arch=arch, events=events, named=bool(args.trial))
+    computed = (*chosen, *((GRAD_INPUT, GRAD_WEIGHT) if BACKWARD in chosen else ()))
+    left = [d for d in DIRECTIONS if d not in computed and not any(note.startswith(f"{d}: left") for note in notes)]
+    for note in notes:
+        print(note, file=sys.stderr)
+    if left:   # the file itself says that
+        print(f"Left to PyTorch: {', '.join(left)}; no {'named trial' if args.trial else 'right candidate'} computes "
+              f"{'them' if len(left) > 1 else 'it'}.", file=sys.stderr)
     recipe = recipe_of(chosen, everyone, workload=workload, templates=args.templates, arch=arch,
                        named=chosen if args.trial else ())
     words = [*(workload_arguments(workload) if workload else []), *(w for t in args.trial for w in ("--trial", t)),
@@ -199,7 +214,8 @@ def _best(args: argparse.Namespace, *, others: list[str]) -> tuple[Recipe, list[
         raise BadRequest("--best needs --preset or --layer: the layer to export for.")
     arch = named_arch(args.arch) if args.arch else arch_of(args.device)
     recipe, entries = best_recipe(workload_from(args), arch, precision=args.precision)
-    for line in (*map(origin, entries), left_to_pytorch(recipe, arch), *cautions(entries, arch, args.precision)):
+    for line in (*map(origin, entries), *shared(entries, recipe.workload, arch, args.precision), left_to_pytorch(recipe, arch),
+                 *cautions(entries, arch, args.precision)):
         if line:
             print(line, file=sys.stderr)
     return recipe, header_notes(entries, recipe.workload, arch, args.precision, options=_options(args)), arch
