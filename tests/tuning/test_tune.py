@@ -433,9 +433,10 @@ def test_what_the_run_is_doing_is_told_before_its_first_trial(tmp_path: Path, ri
             return run
 
     monkeypatch.setattr("workbench.drive.tuning.tune.resolve_device", lambda name: "cuda:0")
+    monkeypatch.setattr("workbench.drive.tuning.tune._MOST_SILENT_S", 0.4)
     told, session = list[str](), Session.create(tmp_path, "s")
     result = tune(ON_GPU, session, Waits(gpu_of(right[0])), on_line=told.append)
-    assert told == ["waits: cuda:0 is used by x"]
+    assert told[0] == "waits: cuda:0 is used by x" and told[1] == "[0, 0 s] waits: cuda:0 is used by x", "a line every 0.4 s"
     assert repr(Tuned(session, result)).startswith("The tune failed: gone\n")
 
 

@@ -10,6 +10,7 @@ from ...core.trial import Trial
 from ...core.verdict import FASTER
 from ..reporting.report import Baselines, best_baseline, is_emulated
 from ..sessions.session import Session
+from .feed import TuneRequest
 from .finals import AgainstDefault
 from .space import Explained, Family, why_empty
 from .tune import TuneResult, Winner, described
@@ -19,12 +20,25 @@ EMULATED = ("The device is the CPU, which emulates the kernels. These times do n
             "best known.")
 
 
+def planned(request: TuneRequest, *, emulated: bool) -> str:
+    """How long the tune takes at most; first that its times do not count, if they do not."""
+    seconds = request.seconds
+    if request.trials and not request.minutes:
+        limit = f"judges {numbers.count(request.trials)} candidates"
+    elif not seconds:
+        limit = "goes on until every candidate has been tried"
+    else:
+        limit = f"takes about {seconds / 60:g} minutes" if seconds > 90 else f"takes about {seconds:.0f} seconds"
+    return (f"{EMULATED} " if emulated else "") + (
+        f"The tune of {', '.join(request.directions)} {limit}; --minutes, --trials or --effort change that.")
+
+
 def _families(many: int) -> str:
     return "1 family" if many == 1 else f"{many} families"
 
 
-def explained(told: dict[str, Explained], *, short: bool = False, compact: bool = False) -> str:
-    """A paragraph for each direction. `short`: its first line. `compact`: one line for each variant."""
+def explained(told: dict[str, Explained], *, short: bool = False) -> str:
+    """A paragraph for each direction. `short`: its first line."""
     lines = []
     for direction, space in told.items():
         if not space.points:
@@ -34,8 +48,7 @@ def explained(told: dict[str, Explained], *, short: bool = False, compact: bool 
                      f"{space.precision_class}; {numbers.count(space.size)} configs before constraints.")
         if not short:
             for family in space.families:
-                described = _family(family)
-                lines += ["  " + "; ".join(map(str.strip, described))] if compact else described
+                lines += _family(family)
             lines += [f"  {name}: left out; {reason}" for name, reason in space.left_out.items()]
     return "\n".join(lines)
 

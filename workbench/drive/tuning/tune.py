@@ -5,6 +5,7 @@ are read from its trials. So a tune that was killed can be continued, and severa
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -33,6 +34,7 @@ from .space import Explained, key_of_trial, why_empty
 WON = TUNE_WON              # event with the result of a direction
 KEPT = "tune_kept"          # event after it: whether the winner is in the store of best known configs, or why not
 _LOOK_S = 0.2               # interval between two looks at the state of the run
+_MOST_SILENT_S = 25.0       # without a new line
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,20 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
     fell: dict[str, list[Trial]] = {}
     passed: dict[str, list[Trial]] = {}    # passed over: they could not be judged again
     effort = EFFORTS[request.effort]
+    said_at = time.monotonic()
+
+    def say(line: str) -> None:
+        nonlocal said_at
+        said_at = time.monotonic()
+        on_line(line)
+
     classes = " ".join(sorted({space.precision_class for space in there.values()}))
 
     def on_trial(trial: Trial, feed: TuneFeed) -> None:
         best = feed.searches[trial.direction].best
         if best and best.trial_id == trial.trial_id:
-            on_line(f"[{feed.judged}, {feed.spent_s:.0f} s] {trial.direction}: {trial.kernel_median_ms:.4g} ms with "
-                    f"{described(trial)}")
+            say(f"[{feed.judged}, {feed.spent_s:.0f} s] {trial.direction}: {trial.kernel_median_ms:.4g} ms with "
+                f"{described(trial)}")
 
     with Claims(session, {"workload": request.workload.to_json(), "device": device.key}) as claims:
         feed = TuneFeed(request, session, there, device, claims, used_s=used_s(session, request.workload, classes),
@@ -137,7 +146,7 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                 if final := _known_final(session, search, device):
                     found[direction] = final
                     continue
-                on_line(f"{direction}: the best are timed again, alternately")
+                say(f"{direction}: the best are timed again, alternately")
                 final, not_right = finals(
                     execution, list(search.trials.values()), feed.baselines + execution.run.trials,
                     effort="quick" if request.effort == "quick" or early[0] else "normal",
@@ -167,15 +176,18 @@ def tune(request: TuneRequest, session: Session, runner: Runner, *, on_line: Cal
                 try:
                     while not run.wait(_LOOK_S):
                         if run.message != said and not feed.own_judged:   # the lines of the tune have more details
-                            on_line(said := run.message)
+                            say(said := run.message)
+                        elif time.monotonic() - said_at > _MOST_SILENT_S:
+                            now = "the finals go on" if early else "the search goes on; nothing faster was found since"
+                            say(f"[{feed.judged}, {feed.spent_s:.0f} s] {now if feed.own_judged else run.message or now}")
                 except KeyboardInterrupt as interrupt:
                     nothing_yet = with_finals and not any(search.best for search in feed.searches.values())
                     if (finish is None or finish.is_set() or nothing_yet or run.state == "waiting"
                             or isinstance(interrupt, Terminated)):
                         raise
                     finish.set()
-                    on_line(f"{'The finals are under way' if early else 'The search ends and the finals follow'}; then the "
-                            "winner is kept. Press Ctrl-C again to stop at once.")
+                    say(f"{'The finals are under way' if early else 'The search ends and the finals follow'}; then the "
+                        "winner is kept. Press Ctrl-C again to stop at once.")
         except KeyboardInterrupt:
             runner.stop(run)
         finally:

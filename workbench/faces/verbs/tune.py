@@ -89,11 +89,13 @@ def run(args: argparse.Namespace) -> int:
         if session is None:
             session = Session.create(name=args.session)
         say = partial(print, file=sys.stderr, flush=True)
+        say(text.planned(request, emulated=(cluster.device or resolve_device(request.device)) == "cpu"))
         say(f"Session {session.name}")
         for note in cluster.notes:
             say(note)
-        result = tune(request, session, runner, on_line=say, places=cluster.places,
-                      finish=threading.Event(), on_space=lambda told: say(text.explained(told, compact=True)))
+        result = tune(request, session, runner, on_line=say, places=cluster.places, finish=threading.Event(),
+                      on_space=lambda told: say(f"{text.explained(told, short=True)}\n--explain lists the variants, and what "
+                                                "removes configs."))
     return _told(result, session, args, cluster)
 
 
