@@ -80,6 +80,8 @@ def test_run_show_resume_pack_compare(here, sessions: Path, tmp_path: Path) -> N
                "forward", "--session", "one", "--effort", "quick", sessions=sessions)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("EMULATED") >= 2 and "does not predict a GPU" in done.stdout
+    done_lines = [line for line in done.stderr.splitlines() if ": OK  " in line]
+    assert [line[:6] for line in done_lines] == ["[1/2] ", "[2/2] "] and done.stderr.count("\n") < 6, done.stderr
     trials = [json.loads(line) for line in here("show", "one", "--json", sessions=sessions).stdout.splitlines()]
     assert sorted(t["config"]["BLOCK"] for t in trials if t["kind"] == "candidate") == [64, 128]
     again = here("run", *SMALL, "--variant", "naive_gather", "--set", "naive_gather.BLOCK=64,128,256", "--direction",

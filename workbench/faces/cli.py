@@ -96,5 +96,5 @@ def parser(chosen: str) -> argparse.ArgumentParser:
             module = importlib.import_module(f"{__package__}.verbs.{name}")
             verb.description = module.__doc__
             module.add(verb)
-            verb.add_argument("-v", "--verbose", action="store_true", help="log on stderr what the worker processes do")
+            verb.add_argument("-v", "--verbose", action="store_true", help="print details, on stderr also of the workers")
     return whole

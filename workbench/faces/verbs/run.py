@@ -16,12 +16,14 @@ import argparse
 import json
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 
 from ...core.candidate import Candidate
 from ...core.errors import BadRequest
 from ...core.layer import Workload
 from ...core.precision import CLASSES_OF
+from ...core.trial import Status
 from ...drive.exporting.best_recipe import arch_of, best_known, origin
 from ...drive.machine.doctor import resolve_device
 from ...drive.reporting import tables
@@ -40,6 +42,8 @@ from ..arguments import (
     trial_from,
     workload_from,
 )
+
+_MOST_SILENT_S = 10.0
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         effort=args.effort, time=not args.no_time, cold_l2=not args.hot_l2,
         sanitize=args.sanitize, build_timeout_s=args.build_timeout, run_timeout_s=args.run_timeout)
     session = Session.create(name=args.session)
-    progress = _Progress(quiet=args.json)
+    progress = _Progress(quiet=args.json, verbose=args.verbose)
     with Runner() as runner:
         try:
             done = runner.run(request, session, resume=args.resume, on_change=progress.show)
@@ -176,12 +180,13 @@ def _best(args: argparse.Namespace, workload: Workload) -> tuple[Candidate, ...]
 
 
 class _Progress:
-    """Prints a line on stderr for each change of state."""
+    """Prints a line on stderr for each candidate that is done. Of one that takes long also what is done with it; with `verbose`
+    each change of state."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, *, quiet: bool, verbose: bool) -> None:
+        self._quiet, self._verbose = quiet, verbose
         self._said: dict[int, str] = {}
-        self._message = ""
+        self._message, self._at = "", time.monotonic()
 
     def show(self, run: Run) -> None:
         if self._quiet:
@@ -191,6 +196,11 @@ class _Progress:
             print(run.message, file=sys.stderr, flush=True)
         for number, row in enumerate(run.rows):
             state = str(row.status) if row.phase == "done" and row.status else row.phase
-            if state != "queued" and self._said.get(number) != state:
-                self._said[number] = state
-                print(f"[{run.done_rows}/{len(run.rows)}] {row.label}: {state}  {row.text}", file=sys.stderr, flush=True)
+            if state == "queued" or self._said.get(number) == state:
+                continue
+            self._said[number] = state
+            if row.phase == "done" or self._verbose or time.monotonic() - self._at > _MOST_SILENT_S:
+                done = sum(run.rows[n].phase == "done" for n in self._said)   # one by one, also if several were skipped at once
+                text = f"  {row.text}" if self._verbose or row.status is not Status.SKIPPED else ""   # the table has the reason
+                print(f"[{done}/{len(run.rows)}] {row.label}: {state}{text}", file=sys.stderr, flush=True)
+                self._at = time.monotonic()
