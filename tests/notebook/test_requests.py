@@ -245,8 +245,11 @@ def test_a_notebook_shows_layer_trial_session_verdict_and_where_a_result_is_wron
 
 def test_the_progress_of_a_run_is_one_line_of_a_terminal(sessions: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    wb.run(LAYER, input_size=20, device="cpu", effort="quick", baselines=False, directions="forward", variants="naive_gather")
+    result = wb.run(LAYER, input_size=20, device="cpu", effort="quick", directions="forward", variants="naive_gather")
     bar = capsys.readouterr().err
+    emulated, = [t for t in result.trials if t.kind == "candidate"]
+    assert len(result.trials) > 1 and result.verdict(emulated.trial_id) is None and result.figures() == {}, "of the emulator"
+    assert emulated.advice == "Run it on a GPU to see how fast it is."
     assert "\r[####################] 1 of 1 candidates: " in bar and bar.endswith("\n") and bar.count("\n") == 1
 
 

@@ -302,7 +302,8 @@ class Result:
         return plots.bars(self.trials, **options)
 
     def figures(self) -> dict[str, plotly.graph_objects.Figure]:
-        """The figures of the page Compare for which there are times. They compare each trial with the best PyTorch."""
+        """The figures of the page Compare for which there are times of a GPU. They compare each trial with the best PyTorch.
+        Empty for a run on the emulator."""
         from ..drive.reporting import compare_plots, html_report
         pairs = report.against_pytorch(self.trials)
         drawn = {"dots": compare_plots.dots(pairs, [html_report.row_name(p) for p in pairs]),
@@ -324,9 +325,11 @@ class Result:
         raise BadRequest(f"No trial {trial_id!r} exists; choose one of the column trial_id of the frame.", field="trial_id")
 
     def verdict(self, trial_id: str) -> Verdict | None:
-        """The time of the best PyTorch divided by that of this trial; None if they cannot be compared."""
+        """The time of the best PyTorch divided by that of this trial; None if they cannot be compared, as for a trial of the
+        emulator."""
         trial = self.trial(trial_id)
-        return report.speedup(trial, report.best_baseline(self.trials, trial)) if trial.ok else None
+        comparable = trial.ok and not report.is_emulated(trial)
+        return report.speedup(trial, report.best_baseline(self.trials, trial)) if comparable else None
 
     def wrong(self, trial_id: str) -> WrongValues | None:
         """Where the results of this trial are wrong; None if they are right. A notebook displays it as a map."""
