@@ -100,6 +100,7 @@ def test_run_show_resume_pack_compare(here, sessions: Path, tmp_path: Path) -> N
     assert opened.returncode == 0 and (Path(ROOT / opened.stdout.strip()) / "trials.jsonl").is_file()
     compared = here("compare", "one", "one", sessions=sessions)
     assert compared.returncode == 0 and "1.000×" in compared.stdout
+    assert compared.stderr == "A and B are the same session, one: its times are compared with themselves. Give two sessions.\n"
     source = here("show", "one", "--trial", next(t for t in trials if t["kind"] == "candidate")["trial_id"], "--source",
                  sessions=sessions)
     assert "__global__" in source.stdout

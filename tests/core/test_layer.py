@@ -236,8 +236,8 @@ def test_without_a_size_the_default_is_taken() -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("kb80", ["kb80", "kb79", "kb81"]), ("63", ["kb61", "kb64"]), ("kb7x", ["kb7x", "kb7"]),
-    ("models/sam-3", ["models/sam-1", "models/sam-2"]), ("hifi", ["models/hifigan-2"]),
+    ("kb80", ["kb80", "kb79", "kb81"]), ("kb47", ["the nearest are kb74, "]), ("63", ["kb61", "kb64"]),
+    ("kb7x", ["kb7x", "kb7"]), ("models/sam-3", ["models/sam-1", "models/sam-2"]), ("hifi", ["models/hifigan-2"]),
     ("models/sam-1/tiny", ["tiny", "models/sam-1/full"]), ("models/sam-1/small/small", ["small/small"]),
     ("kb74/tiny", ["tiny", "kb74/full", "kb74/medium", "kb74/small"]), ("", ["kb57", "kb81"])])
 def test_a_wrong_name_is_answered_with_the_nearest(text: str, words: list[str]) -> None:

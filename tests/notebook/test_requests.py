@@ -69,7 +69,8 @@ def test_bias_as_pytorch_takes_it() -> None:
     ({"source": "nowhere.cu"}, "nowhere.cu cannot be read"),
     ({"source": TEMPLATES / "forward" / "naive_gather.cu", "modules": True}, "Leave out variants and modules"),
     ({"directions": 3}, "directions is 3; give a name or a list of names"),
-    ({"variants": "naive"}, "There is no variant 'naive'; there are"),
+    ({"variants": "naive"}, "There is no variant 'naive'; did you mean naive_gather?"),
+    ({"variants": "nope"}, "There is no variant 'nope'; 'python -m workbench variants' lists them."),
     ({"variants": [None]}, "variants is [None]; give a name"),
 ])
 def test_a_run_that_cannot_be(more: dict[str, Any], sentence: str, sessions: Path) -> None:

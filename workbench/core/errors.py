@@ -27,8 +27,8 @@ class RenderError(BadRequest):
 
 
 def or_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The end of a sentence that refuses `name`: "did you mean naive_gather?". If no known name is similar, it is `otherwise`,
-    or a list of all names."""
+    """The end of a sentence that refuses `name`: "did you mean naive_gather?". If no known name is similar or begins so, it is
+    `otherwise`, or a list of all names."""
     names = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.7) or [n for n in names if name and n.startswith(name)]
     return f"did you mean {near[0]}?" if near else otherwise or f"there are {', '.join(names) or 'none'}."

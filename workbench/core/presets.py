@@ -252,8 +252,9 @@ def default_size(device: str) -> str:
 
 def _nearest(name: str, number: str | None) -> str:
     if number:
-        near = sorted(KERNELBENCH.values(), key=lambda p: abs(p.number - int(number)))[:3]
-        names = [p.name for p in sorted(near, key=lambda p: p.number)]
+        digits = sorted(number)   # first the numbers with the same digits in another order
+        near = sorted(KERNELBENCH.values(), key=lambda p: (sorted(str(p.number)) != digits, abs(p.number - int(number))))
+        names = [p.name for p in near[:3]]
     else:
         short = {known.removeprefix("models/"): known for known in PRESETS}
         close = difflib.get_close_matches(name.removeprefix("models/"), short, n=3, cutoff=0.3)

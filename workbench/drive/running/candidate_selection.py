@@ -123,7 +123,8 @@ def check_names(there: list[Variant], wanted: Sequence[str], directions: Iterabl
     known = sorted({v.name for v in there})
     for name in [*wanted, *(n for n in settings if n != "*")]:
         if name not in known and name not in {v.key for v in there}:
-            raise BadRequest(f"There is no variant {name!r}; {or_nearest(name, known)}", field="variant")
+            hint = or_nearest(name, known, "'python -m workbench variants' lists them.")
+            raise BadRequest(f"There is no variant {name!r}; {hint}", field="variant")
     tunables = {t.name for v in there for t in v.tune}
     for tunable in settings.get("*", {}):
         if tunable not in tunables:

@@ -38,6 +38,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     check_folder(args.html)
     a, b = (session_from(name) for name in (args.a, args.b))
+    if a.path.resolve() == b.path.resolve():
+        print(f"A and B are the same session, {a.name}: its times are compared with themselves. Give two sessions.",
+              file=sys.stderr)
     before, after = a.trials(), b.trials()
     rows = tables.compare_sessions(before, after)
     if args.html:

@@ -33,4 +33,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"{row['name']}  {row['layer']}\n      from {row['source']}\n"
               f"      input {shape(row['input'])}, output {shape(row['output'])}, "
               f"{work(row['flops'])}, {bytes_decimal(row['read_bytes'] + row['written_bytes'])} forward")
+    print(f"These are the {args.size} sizes. Each layer has the sizes {', '.join(SIZES)}: give for example "
+          f"{rows[0]['name']}/small, or list them with --size.")
     return 0
