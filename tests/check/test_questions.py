@@ -15,7 +15,7 @@ from workbench.core.check_parts import KernelBench, KernelBenchValues
 from workbench.core.errors import BadRequest
 from workbench.core.orders import CheckOrder
 from workbench.drive.checking.check import CheckRequest
-from workbench.drive.checking.check_text import report_text
+from workbench.drive.checking.check_text import not_asked_text, report_text
 from workbench.faces.verbs import check as verb
 from workbench.measure.check.clock.contestant import no_room, why_not_timed
 from workbench.measure.check.foreign.process import Raised
@@ -37,7 +37,7 @@ def test_what_is_not_asked_of_a_wrong_file_names_the_size_at_which_it_is_wrong(c
     text = reference.replace("class Model(", "class ModelNew(").split("def get_inputs")[0]
     assert right in text
     report = checked(text.replace(right, wrong), reference=reference)
-    said = {q.seen for q in report.questions if "already wrong" in q.seen}
+    said = {q.seen for q in report.questions if "file is already wrong" in q.seen}
     assert said == {f"Not asked: the file is already wrong at {size} size."}, said
 
 
@@ -84,15 +84,17 @@ def test_an_answer_kept_by_address_is_not_timed(checked) -> None:
 def test_right_only_for_stride_1_is_told_with_its_smallest_case(checked) -> None:
     report = checked(models.ONLY_STRIDE_1, like="kb81")
     assert {"values": "MISMATCH", "other_arguments": "MISMATCH"}.items() <= failed(report).items()
-    assert "right for stride=1" in report.question("other_arguments").seen
+    seen = report.question("other_arguments").seen   # few were tried
+    assert "right for stride=1" in seen and seen.partition(". For ")[0].count("=") < 16, seen
+    assert all("because the values are already wrong: " in report.question(f"other_{n}").seen for n in ("arguments", "sizes"))
     assert report.mistake.found == "no divisibility test"
-    assert "stride=" in report.smallest.layer and report.smallest.layer.startswith("ConvTranspose2d(1, 1, 1")
-    assert any(v.wrong for v in report.smallest.values)
+    assert report.smallest.layer.startswith("ConvTranspose2d(1, 1, 1, stride=") and any(v.wrong for v in report.smallest.values)
     text = report_text(report)
     assert text.startswith(report.badge) and "Same output: no divisibility test" in text
-    assert text.index("x FAILED") < text.index("+ PASSED")
-    assert "\nagainst KernelBench #81 (small)\non cpu, seed" in text
-    assert "forward only, 5 inputs, at the small size, which is not KernelBench's own" in text
+    assert text.index("x FAILED") < text.index("+ PASSED") and "\nagainst KernelBench #81 (small)\non cpu, seed" in text
+    assert "forward only, 1 input, at the small size, which is not KernelBench's own" in text
+    assert f"this judge                 failed  {len(report.failed)} of {len(report.answered)} questions" in text
+    assert "other dtypes than" not in text and "\n  - other dtypes than the given one" in not_asked_text(report)
 
 
 def test_two_mistakes_in_a_real_layer_are_both_named(checked_anew) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.shared import require
+from workbench.core.presets import preset
+from workbench.drive.checking.check import workload_reference
 from workbench.drive.running.worker_process import WorkerProcess
 from workbench.faces import cli
 
@@ -105,6 +107,18 @@ def test_a_line_a_phase_where_nobody_looks_and_json_lines_beside(check_here) -> 
     assert len(phases) == len({*zip(phases, phases[1:] + [""], strict=True)}), "a phase is told twice"
     seconds = [float(line.partition(" s ")[0]) for line in lines]
     assert seconds == sorted(seconds)
+
+
+def test_a_wrong_layer_is_explained_at_once_and_each_failure_is_told_once(check_here, tmp_path: Path) -> None:
+    (tmp_path / "layer.py").write_text(workload_reference(preset("kb81").workload("small"))[0])
+    code, out, err = check_here(models.ONLY_STRIDE_1, "--reference", str(tmp_path / "layer.py"))
+    told = [line.partition(" s  ")[2] for line in err.splitlines()]
+    failures = [line.partition("?")[0] for line in told if line.startswith("x FAILED")]
+    assert code == 1 and len(failures) == len({*failures}) and failures[0] == "x FAILED  Right values at the given size", told
+    place = next(n for n, line in enumerate(told) if line.startswith("The smallest case that still fails"))
+    assert "-> Same output as “no divisibility test”." in " ".join(told[:place]), told
+    assert place < next(n for n, line in enumerate(told) if line.startswith("other sizes: ")), told
+    assert told[place:][:4] == [f"{line}" for line in out[out.index("The smallest case"):].splitlines()[:4]]
 
 
 def test_answers_come_before_the_end_and_an_interrupt_leaves_them(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ...core import numbers
 from ...core.answers import Answer, CheckReport, Question
-from ...core.check_parts import DirectionTimes, Phase
+from ...core.check_parts import DirectionTimes, Phase, SmallestCase
 from ...core.command import PROGRAM
 from ...core.confinement import Confinement
 from ...core.env import cache_dir, environment
@@ -124,11 +124,13 @@ class Check(Background):
         super().__init__("check")
         self.request = request
         self.answers: list[tuple[float, Question]] = []
+        self.smallest: tuple[float, SmallestCase] | None = None   # seconds from the start, and the smallest case that fails
         self.report: CheckReport | None = None
 
     def _work(self) -> None:
         try:
-            self.report = check(self.request, on_text=self._say, on_answers=self._know, stopped=self._stopped)
+            self.report = check(self.request, on_text=self._say, on_answers=self._know, on_smallest=self._explain,
+                                stopped=self._stopped)
             self._know(self.report.questions)
         except (BadRequest, WorkerFailed) as error:
             self.problem = plain(str(error))
@@ -138,6 +140,9 @@ class Check(Background):
     def _know(self, questions: tuple[Question, ...]) -> None:
         there = [q for _, q in self.answers]
         self.answers += [(self.elapsed_s, q) for q in questions if q not in there]
+
+    def _explain(self, smallest: SmallestCase) -> None:
+        self.smallest = self.smallest or (self.elapsed_s, smallest)
 
 
 @contextlib.contextmanager
@@ -155,9 +160,11 @@ def judge_process(device: str = "cuda") -> Iterator[WorkerProcess]:
 
 def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text: None,
           on_answers: Callable[[tuple[Question, ...]], None] = lambda questions: None,
+          on_smallest: Callable[[SmallestCase], None] = lambda smallest: None,
           stopped: threading.Event | None = None, device_held: bool = False, judge: WorkerProcess | None = None
           ) -> CheckReport:
-    """Judge the file and wait for the report. `on_answers` is called with all known answers whenever there is a new one.
+    """Judge the file and wait for the report. `on_answers` is called with all known answers whenever there is a new one,
+    `on_smallest` with the smallest failing case once it is known.
     `stopped`: once it is set, the check ends and the report has the answers known so far. `device_held`: the caller already
     holds the device's lock. `judge`: a process from `judge_process` that does nothing else meanwhile; by default a new one.
     Raises `BadRequest` if the reference itself does not run.
@@ -177,6 +184,8 @@ def check(request: CheckRequest, *, on_text: Callable[[str], None] = lambda text
             started_s = started_s or time.monotonic() - begun - event.so_far.seconds
             so_far = _from_the_start(event.so_far, started_s)
             on_answers(_questions(request, so_far))
+            if so_far.smallest is not None:
+                on_smallest(so_far.smallest)
 
     try:
         with (contextlib.nullcontext() if device_held else held(request.device, on_text, stopped),

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 
 from ...core import numbers
-from ...core.answers import Answer, CheckReport, Question
-from ...core.check_parts import DirectionTimes
+from ...core.answers import NOT_ASKED, Answer, CheckReport, Question
+from ...core.check_parts import DirectionTimes, SmallestCase
 from ..reporting.tables import aligned
 from .check_times import floor_text, sentence, without_times
 
@@ -16,10 +16,13 @@ _WIDTH = 118
 
 
 def report_text(report: CheckReport) -> str:
-    """The report as text: first the verdict, then the questions, the failed ones first, then the details of the failures."""
+    """The report as text: first the verdict, then the failed questions with what explains them, then the other questions."""
     lines = [f"{report.badge}  {report.headline}", *_wrapped(report.evidence, "  ")]
     lines.append("")
+    explained = [*(smallest_lines(report.smallest) if report.smallest else []), *_mistake(report)]
     for q, *alike in report.rows:
+        if q.answer is not Answer.FAILED and explained:
+            lines, explained = [*lines, *explained, ""], []
         status = f" [{q.status}]" if q.status and q.answer is Answer.FAILED else ""
         asked = f"{1 + len(alike)} questions" if alike else q.question
         lines.append(f"{_MARKS[q.answer]} {q.answer:<8}{asked}{status}")
@@ -29,12 +32,16 @@ def report_text(report: CheckReport) -> str:
             lines += _wrapped(f"-> {q.advice}", "            ")
         if q.answer is Answer.FAILED and q.detail.log_path:
             lines.append(f"            its log: {q.detail.log_path}")
-    lines += [*_smallest(report), *_mistake(report), *_kernelbench(report), *_times(report), "",
-              *_wrapped(f"not asked: {', '.join(report.not_asked)}", "")]
+    lines += [*explained, *_kernelbench(report), *_times(report), "", *_wrapped(_not_asked(report), "")]
     lines.append(f"against {report.against}")
     where = f"on {report.device}, seed {report.seed}, {report.seconds:.0f} s"
     lines.append(f"{where}; {report.confined.sentence}")
     return "\n".join(lines)
+
+
+def advice_lines(q: Question) -> list[str]:
+    """What to do, below the line of a failed question."""
+    return _wrapped(f"-> {q.advice}", "            ") if q.answer is Answer.FAILED and q.advice else []
 
 
 def answer_line(q: Question) -> str:
@@ -50,10 +57,20 @@ def log_text(report: CheckReport) -> str:
                      for q in report.ordered if q.answer is Answer.FAILED and q.detail.log)
 
 
-def _smallest(report: CheckReport) -> list[str]:
-    found = report.smallest
-    if not found:
-        return []
+def not_asked_text(report: CheckReport) -> str:
+    """What the check did not test, each in a line of its own."""
+    return "\n".join(["\nNot asked:", *(f"  - {one}" for one in report.not_asked)])
+
+
+def _not_asked(report: CheckReport) -> str:
+    """One sentence. What only this report leaves out is named."""
+    own = [one for one in report.not_asked if one not in NOT_ASKED]
+    return (f"Not asked: {'; '.join([*own, f'{len(NOT_ASKED)} things that no check asks'])}. The section “What is not asked” "
+            "of docs/judging.md lists them, and so does --log.")
+
+
+def smallest_lines(found: SmallestCase) -> list[str]:
+    """The smallest case, as a part of the report."""
     lines = ["", "The smallest case that still fails", f"  {found.layer}, x = {numbers.shape(found.input)}, "
              f"{found.dtype}{', grad_output 1, expanded' if found.expanded else ''}"]
     if not found.values:
@@ -84,7 +101,9 @@ def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
     if not found:
         return []
     values = found.values
-    not_run = "not checked: the file does not run here"
+    asked = report.question("values")
+    not_run = asked.seen.replace("Not asked", "not checked", 1).rstrip(".") if asked and asked.answer is Answer.SKIPPED else \
+        "not checked: the check ended before"
     forward = f"forward only, {values.trials} input{'' if values.trials == 1 else 's'}" if values else not_run
     if values and report.size not in ("", "full"):
         forward += f", at the {report.size} size, which is not KernelBench's own"
@@ -92,7 +111,16 @@ def kernelbench_rows(report: CheckReport) -> list[tuple[str, bool | None, str]]:
     return [(f"KernelBench, {rule}", values.strict if values else None, forward),
             ("KernelBench, 1e-2 (older)", values.loose if values else None, forward),
             ("KernelBench, text", not found.text, "; ".join(found.text) or "no forbidden word"),
-            ("this judge", not report.failed if report.answered else None, "every question above")]
+            ("this judge", not report.failed if report.answered else None, _ours(report))]
+
+
+def _ours(report: CheckReport) -> str:
+    """How many questions failed, or passed."""
+    if report.failed:
+        return f"{len(report.failed)} of {len(report.answered)} questions"
+    warned = f", {len(report.warned)} with a warning" if report.warned else ""
+    declared = f", judged in {report.declared}, which the file declares" if report.declared else ""
+    return f"{len(report.answered) - len(report.warned)} of {len(report.answered)} questions{warned}{declared}"
 
 
 def kernelbench_reason(report: CheckReport) -> str:

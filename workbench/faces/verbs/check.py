@@ -21,10 +21,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from ...core.answers import Answer
+from ...core.answers import Answer, Question
+from ...core.check_parts import SmallestCase
 from ...core.errors import BadRequest
 from ...drive.checking.check import MOST, Check, CheckRequest, size_of, workload_reference
-from ...drive.checking.check_text import answer_line, log_text, report_text
+from ...drive.checking.check_text import advice_lines, answer_line, log_text, not_asked_text, report_text, smallest_lines
 from ...drive.machine.doctor import resolve_device
 from ..arguments import add_workload, workload_from
 from ..exit_codes import INTERRUPTED, NOTHING_RAN, RIGHT, WRONG
@@ -49,7 +50,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-time", action="store_true", help="check without timing")
     parser.add_argument("--no-nvcc", action="store_true", help="on a machine without a GPU: do not compile with nvcc")
     parser.add_argument("--check-seed", type=int, metavar="N", help="repeat a check with the seed of its report")
-    parser.add_argument("--log", action="store_true", help="also print the compiler's whole log below the report")
+    parser.add_argument("--log", action="store_true",
+                        help="also print the details below the report: the whole logs, and the list of what is not asked")
     parser.add_argument("--json", action="store_true", help="print JSON lines: each answer when known, last the report")
 
 
@@ -57,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
     """Exit code: 0 nothing is wrong; 1 something failed; 3 the file could not run on this machine; 130 stopped, the report has
     the answers so far."""
     request = request_from(args)
+    if request.device == "cpu" and "__global__" in request.text:
+        print("The kernels of this file run in the CPU emulator. The check may take some minutes; Ctrl-C ends it with the "
+              "answers so far.", file=sys.stderr)
     check = Check(request).start()
     show = _Live(json_lines=args.json, terminal=sys.stderr.isatty())
     try:
@@ -73,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
     if check.report is None:
         raise BadRequest(check.problem)
     print(json.dumps({"kind": "report", **check.report.to_json()}) if args.json else report_text(check.report))
-    if args.log and not args.json and (log := log_text(check.report)):
-        print(log)
+    if args.log and not args.json:
+        print(*filter(None, (log_text(check.report), not_asked_text(check.report))), sep="\n")
     if check.report.stopped:
         print("Stopped. The report holds the answers so far.", file=sys.stderr)
         return INTERRUPTED
@@ -92,9 +97,11 @@ class _Live:
     def __init__(self, *, json_lines: bool, terminal: bool) -> None:
         self._json, self._terminal = json_lines, terminal
         self._shown, self._said, self._phase = 0, 0, ""
+        self._last: dict[str, Question] = {}
+        self._smallest: SmallestCase | None = None
 
     def new(self, check: Check) -> None:
-        lines = []
+        lines = list[tuple[float, str]]()
         for seconds, text in check.said[self._said:]:
             self._said += 1
             phase = text.partition(", turn ")[0]
@@ -102,16 +109,26 @@ class _Live:
                 self._phase = phase
                 lines.append((seconds, phase))
         for seconds, q in check.answers[self._shown:]:
-            lines.append((seconds, answer_line(q)))
+            lines += [(seconds, line) for line in self._lines(q)]
             if self._json:
                 print(json.dumps({"kind": "answer", **q.to_json()}), flush=True)
             self._shown += 1  # set only now, so that after an interrupt an answer may be shown twice but none is lost
+        if check.smallest is not None and check.smallest[1] != self._smallest:
+            self._smallest = check.smallest[1]
+            lines += [(check.smallest[0], line) for line in filter(None, smallest_lines(self._smallest))]
         begin = "\r\033[K" if self._terminal else ""
         for seconds, line in sorted(lines, key=lambda one: one[0]):
             print(f"{begin}{seconds:6.1f} s  {line}", file=sys.stderr, flush=True)
         if self._terminal and not check.done:
             now = f"{check.elapsed_s:6.1f} s  {check.text} ..."[:shutil.get_terminal_size().columns - 1]
             print(f"{begin}{now}", end="", file=sys.stderr, flush=True)
+
+    def _lines(self, q: Question) -> list[str]:
+        """What is new: of an answer that was shown before, only another advice."""
+        before, self._last[q.key] = self._last.get(q.key), q
+        if before is None or answer_line(before) != answer_line(q):
+            return [answer_line(q)]
+        return advice_lines(q) if before.advice != q.advice else []
 
     def end(self) -> None:
         if self._terminal:

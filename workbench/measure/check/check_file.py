@@ -302,7 +302,7 @@ class _Check:
             return ""
         self.questions.append(Question(key, question, Answer.WARNED, f"No. It declares {name}; {tolerance}. The reference "
                                        f"computes in {DECLARED[usual]} on this device.",
-                                       "Compute in float32 if you need its accuracy."))
+                                       "Compute in float32 if you need its accuracy: an export has --precision ieee for that."))
         return name
 
     def _options(self, options: tuple[str, ...], inputs: int, *, of_pytorch: bool) -> None:
@@ -379,8 +379,10 @@ class _Check:
 
     def _static(self, calls: Sequence[InlineCall], compiler: _Compiling | None) -> None:
         if compiler is not None:
-            self.emit(Event("build", f"waiting for nvcc, {cuda_sources.MOST_WAIT_S:g} s at most (not with --no-nvcc)"))
-            compiler.thread.join(cuda_sources.MOST_WAIT_S)
+            values_wrong = any((q.key, q.answer) == ("values", Answer.FAILED) for q in self.questions)
+            most = cuda_sources.WAIT_IF_WRONG_S if values_wrong else cuda_sources.MOST_WAIT_S
+            self.emit(Event("build", f"waiting for nvcc, {most:g} s at most (not with --no-nvcc)"))
+            compiler.thread.join(most)
             compiler.enough.set()
             compiler.thread.join()
             result = compiler.result[0] if compiler.result else Nvcc(Answer.SKIPPED, "nvcc could not run.")
@@ -392,9 +394,8 @@ class _Check:
                                             "file on a machine with a GPU.", seen="Not known: nvcc compiles it, the CPU "
                                             f"emulator does not. {first.seen.removeprefix('No. ')}")
         asked = {q.key for q in self.questions if q.answer is not Answer.SKIPPED}
-        hints = [h for h in (*(cuda_sources.findings(self.text, calls) if calls else ()), *cuda_sources.of_python(self.text))
-                 if h.about not in asked]
-        if hints:
+        hints = [*(cuda_sources.findings(self.text, calls) if calls else ()), *cuda_sources.of_python(self.text)]
+        if hints := [h for h in hints if h.about not in asked]:
             wrong = str(Status.MISMATCH) * any(h.about == cuda_sources.KEYS for h in hints)
             self.questions.append(Question("text", "Suspicious code?", Answer.WARNED, " ".join(h.seen for h in hints),
                                            " ".join(h.advice for h in hints), wrong))

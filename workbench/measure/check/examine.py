@@ -26,6 +26,7 @@ from .party import Party, unlike
 from .progress import Progress
 from .questions import apart, cases, drawn, habits, kernelbench, magnitudes, other_values
 from .questions.cases import Case
+from .questions.parameters import other_draw
 from .text.advice import advice_for_construction
 from .trialrun import NotDrawn, NotForReference, Outcome, Problem, ResultErrors, State, TrialRun, new_seed, same_bits
 
@@ -54,6 +55,7 @@ class Examination:
         self.emulated, self.timed, self.effort, self.beside = emulated, timed, effort, beside
         self.times_first = effort == "quick" and timed and not emulated   # a file may compile more for daily use
         self.first_wrong: Outcome | None = None
+        self.explained, self.values_wrong = False, False   # at the given size
         self.gradients_known = True    # the reference's are finite; without that there is no truth for timed calls
         self.errors: dict[str, ResultErrors] = {}   # of the given size
         self.raised = ""     # what its call raised there
@@ -80,6 +82,8 @@ class Examination:
         self.errors = given.errors
         self.raised = next((p.seen for p in given.problems if p.about == "call" and p.status is Status.LAUNCH_FAILED), "")
         broken, gradients = given.problem("call", "kind") is not None, given.problem("gradients", "call") is None
+        self.values_wrong = given.problem("values") is not None
+        self._explain()
         if not broken:
             self._range(given)
             self._same_bits(given)
@@ -111,10 +115,17 @@ class Examination:
             self.questions += apart.ask_last(self.trial, self.given, given)
         if not broken and self.first_wrong is None:
             self.questions += apart.in_other_types(self.trial, small)
-        if self.first_wrong is not None and self.given.setting.layer is not None:
-            shrink.explain(self.trial, self.given, self.first_wrong, self.progress)
-        elif self.given.setting.layer is not None and not broken and not self.trial.candidate.given_up:
+        self._explain(last=True)
+        if not (self.first_wrong or broken or self.trial.candidate.given_up or self.given.setting.layer is None):
             self.questions += [*apart.later_bias(self.trial, small), *apart.refuses(self.trial, small, given.state)]
+
+    def _explain(self, *, last: bool = False) -> None:
+        """Explain the first wrong case: at once if the given size is wrong, otherwise at last, because a file may keep what
+        makes later calls wrong."""
+        wrong = self.first_wrong
+        if wrong is not None and self.given.setting.layer is not None and not self.explained and (wrong.got or last):
+            self.explained = True
+            shrink.explain(self.trial, self.given, wrong, self.progress)
 
     def _daily_use(self, small: Case, gradients: bool) -> None:
         self.emit(Event("check", "without gradients, after .eval(), twice at once"))
@@ -355,10 +366,11 @@ class Examination:
         return others, apart
 
     def _others(self, key: str, tried: Iterable[Case], gradients: bool) -> None:
-        """One question about several cases. Its answer lists the cases that are wrong."""
-        right: list[str] = []
+        """One question about several cases. Its answer lists those that are wrong. Of a wrong file few are run."""
+        tried, left = shrink.few_cases(tried, self.given) if self.values_wrong else (tried, [])
+        not_asked = f" Not asked, because the values are already wrong: {_listed([c.name for c in left])}." if left else ""
         wrong: list[tuple[str, Problem, Outcome]] = []
-        not_drawn, repeated = "", False
+        right, not_drawn, repeated = list[str](), "", False
         drawn_alike = any(q.key == "same_draw" and q.answer is not Answer.FAILED for q in self.questions)
         for case in tried:
             if self.trial.candidate.given_up:
@@ -372,7 +384,7 @@ class Examination:
                 not_drawn = str(error)
                 continue
             except NotForReference:  # these arguments may need other inputs
-                if drawn_alike and key == "other_arguments" and (found := self._other_draw(case)):
+                if drawn_alike and key == "other_arguments" and (found := other_draw(self.trial, case)):
                     wrong.append((case.name, found, Outcome(case)))
                 continue
             except Ended as error:
@@ -382,7 +394,7 @@ class Examination:
             if found is None and key == "other_sizes":
                 found = magnitudes.under_no_grad(self.trial, outcome)
             if found is None and key == "other_arguments" and drawn_alike:
-                found = self._other_draw(case)
+                found = other_draw(self.trial, case)
             if found is not None and case.setting.layer is None and not drawn.alike(self.trial, case):
                 continue  # with these arguments the reference draws random numbers: a probability of dropout
             if found is None:
@@ -395,6 +407,8 @@ class Examination:
             self._skip((key,), "Not asked, because the call raises.")
         elif not right and not wrong and self.trial.candidate.given_up:
             self._skip((key,), "Not asked: the process has ended too often.")
+        elif not wrong and left:   # the few cases that ran do not answer it
+            self._skip((key,), (f"Right for {_listed(right)}." * bool(right) + not_asked).strip())
         elif not right and not wrong and not_drawn:
             self._skip((key,), f"Not asked: {not_drawn}.")
         elif not right and not wrong:
@@ -417,21 +431,7 @@ class Examination:
                 seen = f"No. Wrong for {_listed([w[0] for w in wrong])}{good} For {name}: {problem.seen}"
             else:  # the question itself already names the case
                 seen = f"No. {problem.seen}" if key in ("batch_one", "empty_batch") else f"No. For {name}: {problem.seen}"
-            self._fail(key, replace(problem, seen=seen))
-
-    def _other_draw(self, case: Case) -> Problem | None:
-        """Compare the initial parameters, if they were equal for the given arguments."""
-        how = self.trial.how(case)
-        if how not in self.trial.reference.drawn:
-            return None
-        try:
-            if how not in self.trial.candidate.drawn:
-                self.trial.candidate.make(how)
-        except (Raised, Ended):
-            return None
-        differs = drawn.unequal(self.trial, how)
-        return Problem("state", Status.MISMATCH, differs, "Draw the parameters as the reference does, whatever the arguments."
-                       ) if differs else None
+            self._fail(key, replace(problem, seen=seen + not_asked))
 
     def _kernelbench(self) -> None:
         self.emit(Event("check", "KernelBench's own verdict"))
@@ -482,7 +482,7 @@ class Examination:
         self.questions.append(Question(key, _ASKED[key], Answer.PASSED, seen.strip()))
 
     def _fail(self, key: str, problem: Problem, *, prefix: str = "") -> None:
-        advice = problem.advice or DEFAULT_ADVICE[problem.status]
+        advice = shrink.advice_of(self.found.mistake, key) or problem.advice or DEFAULT_ADVICE[problem.status]
         self.questions.append(Question(key, _ASKED[key], Answer.FAILED, prefix + problem.seen, advice, str(problem.status),
                                        Log(log=problem.log[-3000:] or None)))
 

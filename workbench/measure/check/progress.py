@@ -53,8 +53,8 @@ class Progress:
         self._begun = time.monotonic()
         self._phases: dict[str, Phase] = {}
         self._now, self._since = "starting", self._spent()
-        self.questions = Answers(lambda: time.monotonic() - self._begun, self._tell)
-        self._tell()
+        self.questions = Answers(lambda: time.monotonic() - self._begun, self.tell)
+        self.tell()
 
     def emit(self, event: Event) -> None:
         """What is done from now on. Texts of one phase count together, and so do all turns of one direction."""
@@ -68,7 +68,8 @@ class Progress:
         return replace(self.known, questions=tuple(self.questions), phases=tuple(self._phases.values()),
                        seconds=round(time.monotonic() - self._begun, 1))
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Send all that is known now."""
         self._emit(Event("answer", self._now, self.so_far))
 
     def _count(self) -> None:

@@ -1,11 +1,12 @@
 """What explains a wrong transposed convolution: the smallest case that fails in the same way, and a known mistake that gives
-the same output."""
+the same output. Also which further cases a file with wrong values still runs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -22,6 +23,35 @@ from .trialrun import NotForReference, Outcome, TrialRun
 _LIMIT_S = 20.0
 _MOST_TRIES = 60
 _MOST_SHOWN = 8
+_OF_WRONG = 6   # so many further cases of a kind show which argument or size matters
+_OF_VALUES = ("values", "other_sizes", "other_arguments")   # questions that one mistake fails together
+
+
+def few_cases(tried: Iterable[Case], given: Case) -> tuple[list[Case], list[Case]]:
+    """Of further cases those that a file with wrong values still runs, and the others: on the emulator all of them can take
+    minutes, and they would say the same. Those that run have no more values and no larger parameter than the given one."""
+    tried = list(tried)
+    few = [case for case in tried if _no_larger(case, given)][:_OF_WRONG]
+    return few, [case for case in tried if case not in few]
+
+
+def _no_larger(case: Case, given: Case) -> bool:
+    ours, theirs = case.setting.layer, given.setting.layer
+    if sum(map(prod, case.shapes)) > sum(map(prod, given.shapes)):
+        return False
+    if ours is None or theirs is None:
+        return True
+    return ours.bias <= theirs.bias and all(
+        getattr(ours, n) <= getattr(theirs, n) for n in ("in_channels", "out_channels", "groups")) and all(
+        a <= b for n in ("kernel_size", "stride", "padding", "output_padding", "dilation")
+        for a, b in zip(getattr(ours, n), getattr(theirs, n), strict=True))
+
+
+def advice_of(mistake: LooksLike | None, key: str) -> str:
+    """The advice for a failed question that a known mistake explains, else ""."""
+    if mistake is None or not mistake.found or key not in _OF_VALUES:
+        return ""
+    return f"Same output as \u201c{mistake.found}\u201d. {mistake.advice}"
 
 
 def explain(trial: TrialRun, given: Case, wrong: Outcome, progress: Progress) -> None:
@@ -43,6 +73,7 @@ def explain(trial: TrialRun, given: Case, wrong: Outcome, progress: Progress) ->
     if not trial.candidate.given_up:
         smallest = shrink(trial, start, (about.about,), limit_s=_LIMIT_S)
         progress.known = replace(progress.known, smallest=described(smallest))
+        progress.tell()
 
 
 def shrink(trial: TrialRun, failing: Outcome, about: tuple[str, ...], *, limit_s: float) -> Outcome:
@@ -99,8 +130,8 @@ def _look_alike(trial: TrialRun, given: Case, wrong: Outcome, progress: Progress
     looks = LooksLike(layer, guess.found, guess.advice, guess.tried, tuple(guess.differs))
     progress.known = replace(progress.known, mistake=looks)
     for place, q in enumerate(progress.questions):
-        if q.answer is Answer.FAILED and q.key in ("values", "other_sizes", "other_arguments"):
-            progress.questions[place] = replace(q, advice=f"Same output as \u201c{guess.found}\u201d. {guess.advice}")
+        if q.answer is Answer.FAILED and (advice := advice_of(looks, q.key)):
+            progress.questions[place] = replace(q, advice=advice)
 
 
 def _few_channels(trial: TrialRun, given: Case) -> Outcome | None:

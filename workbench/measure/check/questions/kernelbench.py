@@ -69,6 +69,8 @@ def verdict(trial: TrialRun, given: Case) -> KernelBenchValues:
             apart = float((a.double() - b.double()).abs().max())
             found = replace(found, strict=found.strict and strict, loose=found.loose and loose, apart=True,
                             why=found.why or f"Up to {numbers.error(apart)} from PyTorch's own output.")
+        if not (found.strict or found.loose):   # no further input changes that, and on the emulator each one takes seconds
+            break
     return found
 
 

@@ -1,4 +1,5 @@
-"""Other values of parameters, as after training: all differ, two change places, one differs."""
+"""Other values of parameters, as after training: all differ, two change places, one differs. Also whether a file draws the
+same initial ones for other constructor arguments."""
 
 from __future__ import annotations
 
@@ -7,8 +8,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ..trialrun import State
+from ....core.trial import Status
+from ..foreign.process import Ended, Raised
+from ..trialrun import Problem, State, TrialRun
 from .cases import Case
+from .drawn import unequal
 
 _MORE, _CHANGED = 4.0, 0.2   # factor for every eighth changed parameter; any other differs by at most this share of its value
 
@@ -73,3 +77,18 @@ def little_changed(names: Sequence[str], state: State, generator: torch.Generato
                 made.append((value, new))
             changed.append(new)
         yield words, (state[0], changed)
+
+
+def other_draw(trial: TrialRun, case: Case) -> Problem | None:
+    """Compare the initial parameters, if they were equal for the given arguments."""
+    how = trial.how(case)
+    if how not in trial.reference.drawn:
+        return None
+    try:
+        if how not in trial.candidate.drawn:
+            trial.candidate.make(how)
+    except (Raised, Ended):
+        return None
+    differs = unequal(trial, how)
+    return Problem("state", Status.MISMATCH, differs, "Draw the parameters as the reference does, whatever the arguments."
+                   ) if differs else None

@@ -36,7 +36,7 @@ _NO_NUMBERS = {"dtype", "device", "name", "type", "kind", "mode", "prefix", "suf
 KEYS, _NAMED = "keys", (ast.Name, ast.Attribute)
 _LAUNCH = re.compile(r"<<<(?P<config>.*?)>>>\s*\(", re.S)
 _ARCH = "sm_80"
-MOST_WAIT_S = 60.0   # for nvcc, after the last other answer
+MOST_WAIT_S, WAIT_IF_WRONG_S = 60.0, 10.0   # for nvcc, after the last other answer
 _POLL_S, _MOST_ENDING_S = 0.2, 10.0
 _NO_HEADER = re.compile(r"No such file or directory|cannot open source file")
 _MOST_READ = 200_000  # characters
@@ -223,7 +223,7 @@ def nvcc(calls: Sequence[InlineCall], text: str, scratch: Path, *, memory_bytes:
         with confine.start(words, scratch, device="cpu", memory_bytes=4 * memory_bytes, data_limit=False) as how:
             done = _ended(how, time.monotonic() + limit_s, enough)
         if done is None:
-            return Nvcc(Answer.SKIPPED, f"nvcc was stopped: it had not ended {MOST_WAIT_S:g} s after the last other answer. "
+            return Nvcc(Answer.SKIPPED, "nvcc was stopped: it had not ended soon after the last other answer. "
                         "--no-nvcc leaves this question out." if enough.is_set() else f"nvcc was stopped after {limit_s:g} s.")
         if done.returncode:
             first = in_the_file(first_error(done.stdout + done.stderr, source), text, call)
