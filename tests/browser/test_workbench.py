@@ -302,6 +302,36 @@ def test_a_tune_is_watched_stopped_and_found_again_by_its_link(page):
     assert not page.foreign, page.foreign
 
 
+def test_the_layer_goes_along_to_tune_and_back(page):
+    def choose(typed: str) -> None:
+        box = page.get_by_role("combobox", name="Layer", exact=True)
+        box.click()
+        box.fill(typed)
+        box.press("Enter")
+
+    def to(name: str, address: str) -> None:
+        page.locator('[data-test-script-state="notRunning"]').wait_for()
+        page.get_by_role("link", name=name, exact=True).click()
+        page.wait_for_function("to => location.pathname + location.search === to", arg=address)
+        page.locator(".strip", has_text="READY").wait_for()
+
+    to("Tune", "/tune?preset=kb74&size=small&device=cpu")
+    to("Workbench", "/?preset=kb74&size=small&device=cpu")
+    memory = page.get_by_role("combobox", name="memory")
+    assert memory.input_value() == "NCL"
+    choose("dcgan-2")
+    page.locator(".layer", has_text="models/dcgan-2 (small)").wait_for()
+    page.wait_for_function("e => e.value === 'NCHW'", arg=memory.element_handle())
+    to("Tune", "/tune?preset=models%2Fdcgan-2&size=small&device=cpu")
+    choose("Conv")   # finds the layers of one's own
+    page.locator(".layer", has_text="own layer").wait_for()
+    page.get_by_label("Layer as in PyTorch").fill("ConvTranspose2d(32, 16, 4, stride=3)")
+    page.get_by_label("Layer as in PyTorch").press("Enter")
+    page.locator(".layer", has_text="ConvTranspose2d(32, 16, 4, stride=3)").wait_for()
+    to("Workbench", "/?preset=free2&in_channels=32&stride=3&padding=0&device=cpu")
+    assert page.get_by_label("stride", exact=True).input_value() == "3"
+
+
 def test_the_report_is_one_file_whose_figures_need_no_network(chromium, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(Path(__file__).resolve().parents[2] / "sessions"))
     file = tmp_path / "report.html"

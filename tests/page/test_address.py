@@ -15,6 +15,7 @@ from workbench.drive.sessions.session import Session
 from workbench.faces.ui import layer_form, state
 
 from .test_belongs import said, tab
+from .test_page import wrong
 from .test_report import pytorch, trial
 
 LINK = {"preset": "kb79", "size": "small", "precision": "ieee", "direction": "grad_input", "padding": "0", "effort": "quick",
@@ -232,3 +233,21 @@ def test_a_link_to_a_step_of_the_ladder_brings_it_back(sessions):
     assert step != "warp_per_output" and written(at, "inspect")["step"] == step
     again = tab("inspect", **written(at, "inspect"))
     assert again.selectbox(key="ladder step").value == step and said(again) == said(at)
+
+
+def test_the_text_of_a_layer_fills_the_fields_or_says_why_it_cannot_be_read(sessions):
+    page = tab(precision="ieee")
+    page.text_input(key="layer_text").input("nn.ConvTranspose2d(32, 16, (4, 3), stride=2, padding=1, bias=False)")
+    page.run()
+    assert "ConvTranspose2d(32, 16, (4, 3), stride=2, padding=1, bias=False)" in said(page) and "own layer" in said(page)
+    assert page.text_input(key="input_size").value == "64, 64" and page.text_input(key="layer_text").value == ""
+    page.text_input(key="input_size").input("20, 30")
+    for text, sentence in (("Conv2d(3, 4, 5)", "&#x27;Conv2d(3, 4, 5)&#x27; is not served; choose ConvTranspose1d"),
+                           ("ConvTranspose2d(0, 1, 3)", "in_channels is 0; it must be 1 or more. The fields did not change.")):
+        page.text_input(key="layer_text").input(text)
+        page.run()
+        assert len(wrong(page)) == 1 and sentence in wrong(page)[0] and page.text_input(key="layer_text").value == text
+        assert page.text_input(key="in_channels").value == "32"
+    page.text_input(key="layer_text").input("ConvTranspose2d(8, 16, 3)")
+    page.run()
+    assert not wrong(page) and page.text_input(key="input_size").value == "20, 30" and "(8, 16, 3)" in said(page)

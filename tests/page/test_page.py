@@ -209,10 +209,10 @@ def test_the_address_brings_the_layer_back(page):
 
 def test_the_layer_list_shows_one_suite_after_the_other_each_layer_by_its_name(page):
     options = page.selectbox(key="preset").options
-    assert options[0] == "KernelBench #57: 2-D k3 s1" and options[-1] == "free layer 3-D"
+    assert options[0] == "own layer: ConvTranspose1d" and options[3] == "KernelBench #57: 2-D k3 s1"
     firsts = [o.split()[0].partition("/")[0] for o in options]
-    assert [(word, firsts.count(word)) for word in dict.fromkeys(firsts)] == [("KernelBench", 17), ("models", 22), ("free", 3)]
-    assert firsts == sorted(firsts, key=["KernelBench", "models", "free"].index)
+    assert [(word, firsts.count(word)) for word in dict.fromkeys(firsts)] == [("own", 3), ("KernelBench", 17), ("models", 22)]
+    assert firsts == sorted(firsts, key=["own", "KernelBench", "models"].index)
 
 
 def test_a_link_to_a_layer_of_the_models_brings_it_in_the_size_it_names(page):

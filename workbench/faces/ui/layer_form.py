@@ -11,6 +11,7 @@ from html import escape
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from ...core.command import parse_layer
 from ...core.env import find_toolchain
 from ...core.errors import BadRequest
 from ...core.layer import DTYPES, MEMORY_FORMATS, ConvTranspose, Workload
@@ -30,8 +31,11 @@ _UNKNOWN = "unknown_in_link"  # sentences about the link, shown until a layer is
 _PAIRS = (("in_channels", "out_channels"), ("kernel_size", "stride"), ("padding", "output_padding"),
           ("dilation", "groups"), ("batch", "input_size"))
 _FIELDS = tuple(f for pair in _PAIRS for f in pair)
-KEYS = ("preset", "size", *_FIELDS, "bias", "dtype", "memory_format", "precision", "device", "session", "flags", "flags open",
-        "form", "effort", "modules")  # the keys of the widgets here
+_TEXT, _TEXT_PROBLEM = "layer_text", "layer text problem"
+# The keys of the widgets that both Workbench and Tune draw.
+_ON_BOTH = ("preset", _TEXT, "size", *_FIELDS, "bias", "dtype", "memory_format", "precision", "device", "session")
+KEYS = (*_ON_BOTH, "flags", "flags open", "form", "effort", "modules")  # the keys of the widgets here
+_DRAWN_ON = "form for tuning"   # whether the page Tune drew the form last
 _WHOLE_NUMBERS = ("in_channels", "out_channels", "groups", "batch")
 _MEMORY = {"contiguous": ("NCL", "NCHW", "NCDHW"), "channels_last": ("NLC", "NHWC", "NDHWC")}  # by dimensions
 
@@ -60,9 +64,13 @@ class Choice:
 def layer_form(variants: list[Variant], *, tuning: bool = False) -> Choice:
     """Draw the sidebar. `tuning`: the precision is a class, and there are no options of a single run."""
     with st.sidebar:
-        _seed()
-        st.selectbox("Layer", [*PRESETS, *FREE], key="preset", format_func=_title, on_change=_fill,
-                     persist_state="session")
+        _seed(tuning=tuning)
+        st.selectbox("Layer", [*FREE, *PRESETS], key="preset", format_func=_title, on_change=_fill, persist_state="session",
+                     help="Each field below can be changed.")
+        st.text_input("Layer as in PyTorch", key=_TEXT, persist_state="session", on_change=_read_text,
+                      label_visibility="collapsed", placeholder="or ConvTranspose2d(32, 16, 4, stride=2)")
+        if sentence := st.session_state.get(_TEXT_PROBLEM):
+            st.html(f'<div class="kw wrong" role="alert">{escape(sentence)}</div>')
         edited = st.empty()
         for sentence in st.session_state.get(_UNKNOWN, ()):
             st.html(f'<div class="kw wrong" role="alert">{escape(sentence)}</div>')
@@ -94,12 +102,14 @@ def layer_form(variants: list[Variant], *, tuning: bool = False) -> Choice:
             sentences = [s for f, s in problems.items() if slots.get(f) is slot]
             if sentences:
                 slot.html("".join(f'<div class="kw wrong" role="alert">{escape(s)}</div>' for s in sentences))
-        return _rest(workload, tuple(problems.values()), values["dtype"], variants, precision_slot, tuning=tuning)
+        choice = _rest(workload, tuple(problems.values()), values["dtype"], variants, precision_slot, tuning=tuning)
+        st.session_state[_DRAWN_ON] = tuning   # set last, so that it is not set after an interruption
+        return choice
 
 
 def layer_of_fields() -> Workload | None:
     """The layer of the fields, before they are drawn; None if a value is wrong."""
-    _seed()
+    _seed(tuning=False)
     fields = st.session_state
     try:
         values: dict[str, Value] = {name: _parsed(name, fields[name]) for name in _FIELDS}
@@ -121,17 +131,22 @@ def show(workload: Workload, device: str, session: str) -> None:
     st.session_state.update({
         "batch": str(workload.batch), "input_size": ", ".join(map(str, workload.input_size)),
         "bias": "yes" if layer.bias else "no", "dtype": workload.dtype, "memory_format": workload.memory_format,
-        "device": device, "session": session, _UNKNOWN: []})
+        "device": device, "session": session, _UNKNOWN: [], _TEXT_PROBLEM: ""})
 
 
 def _title(name: str) -> str:
-    return PRESETS[name].listed if name in PRESETS else f"free layer {FREE[name]}-D"
+    return PRESETS[name].listed if name in PRESETS else f"own layer: ConvTranspose{FREE[name]}d"
 
 
-def _seed() -> None:
+def _seed(*, tuning: bool) -> None:
     """First drawing of a tab: from the address, else #74 in the size that suits the device. If it was interrupted, by a
     click or by another address, the next drawing begins anew. `bias` is written last, so it is missing in that case."""
     if all(name in st.session_state for name in ("preset", *_FIELDS, "bias")):
+        if st.session_state.get(_DRAWN_ON, tuning) != tuning:
+            # Two pages draw these widgets. Streamlit gives those of the other page their default values, unless they are set.
+            for name in _ON_BOTH:
+                if name in st.session_state:
+                    st.session_state[name] = st.session_state[name]
         return
     has_gpu = any(d != state.CPU for d in state.device_names())
     for name in ("preset", "size", "dtype", "memory_format"):
@@ -149,13 +164,39 @@ def _seed() -> None:
     st.session_state["bias"] = asked if asked in ("yes", "no") else bias
 
 
+def _read_text() -> None:
+    """Write the layer of the text into the fields. Batch and input size stay if the number of dimensions does."""
+    fields = st.session_state
+    text, fields[_TEXT_PROBLEM] = fields[_TEXT].strip(), ""
+    try:
+        layer = parse_layer(text) if text else None
+    except BadRequest as error:
+        fields[_TEXT_PROBLEM] = f"{error} The fields did not change."
+        return
+    if layer is None:
+        return
+    if layer.dims != _dims():
+        spatial, batch = _FREE_VALUES[layer.dims]
+        fields["batch"], fields["input_size"] = str(batch), spatial
+    fields["preset"], fields["bias"], fields[_TEXT] = f"free{layer.dims}", "yes" if layer.bias else "no", ""
+    for name in _FIELDS[:8]:
+        fields[name] = _text(getattr(layer, name))
+    _forget()
+
+
+def _forget() -> None:
+    """After another layer was chosen: no sentence is about the one before. The browser gets the memory format once more,
+    because its name depends on the number of dimensions."""
+    st.session_state.update({_UNKNOWN: [], _TEXT_PROBLEM: "", "memory_format": st.session_state["memory_format"]})
+
+
 def _fill() -> None:
     """Write the chosen preset, in the chosen size, into the fields."""
     values, bias = _preset_values(st.session_state["preset"], st.session_state.get("size") or "small")
     for name, text in values.items():
         st.session_state[name] = text
     st.session_state["bias"] = bias
-    st.session_state[_UNKNOWN] = []
+    _forget()
 
 
 def _preset_values(name: str, size: str) -> tuple[dict[str, str], str]:

@@ -87,7 +87,7 @@ def layer_line(workload: Workload, choice: Choice, gpu: str, *, faded: bool) -> 
     precision = choice.floor_precision(workload.dtype)
     limit = report.floor_of(workload, "forward", precision, gpu)
     floor = f"{numbers.time(limit.ms)}, {limit.limit}" if limit else "not known for this GPU"
-    origin = called(workload) if workload.preset else "free layer"
+    origin = called(workload) if workload.preset else "own layer"
     zero = facts.zero_share(workload)
     pairs = [("output", numbers.shape(workload.output_shape), "Batch, channels and positions of the output"),
              ("work", numbers.work(facts.flops(workload)), "Two operations for each multiply-add of the direct algorithm"),
