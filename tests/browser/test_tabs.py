@@ -363,7 +363,12 @@ def test_a_wrong_kernel_is_edited_until_it_is_right_compared_and_exported(wrong_
     assert tab.locator(".strip").first.inner_text().startswith("! BUILD_FAILED")
     tab.get_by_text("Not known: the trial ended with BUILD_FAILED before a kernel was built.").wait_for()  # no word of nvcc
     settled(tab)  # until then the editor of the trial before stands beside the new one
-
+    for button, status in (("Next", "MISMATCH"), ("Previous", "BUILD_FAILED")):   # to the trial that was edited, and back
+        assert tab.get_by_text("Edited: line").count() == 0
+        tab.get_by_role("button", name=button, exact=True).click()
+        tab.locator(".strip", has_text=status).first.wait_for()
+        settled(tab)
+        assert ("smem_w" in source.input_value()) is (button == "Previous"), "what was run is no draft of its parent"
     source.fill(broken.replace(" || smem_w", ""))
     tab.locator(".kwed .run").click()
     tab.locator(".strip", has_text="Right in all checks").first.wait_for()

@@ -3,7 +3,8 @@
 // `data.read` it only shows its text. With `data.counts` (line -> number) each of these lines has its number beside it, and a
 // click on it is told to Python; `data.chosen` is the line that is shaded. With `data.form` its text belongs to a form: Python
 // gets it whenever it loses the focus, so that it counts with a click on a button outside. `data.put` replaces the text once.
-// `data.python` says that the text is Python.
+// `data.python` says that the text is Python. A text that was typed stays in the tab until it was run: `data.ran` has the keys of
+// the editors whose text became a trial.
 const LINE = 18;             // px, as in the style sheet
 const AROUND = 40;           // lines above and below those in sight that are coloured
 const MOST_HITS = 400;
@@ -17,11 +18,22 @@ export default function (component) {
   const at = name => root.querySelector(name);
   const [text, colours, numbers, marks, code, body] = ['textarea', '.colours', '.numbers', '.marks', '.code', '.body'].map(at);
   const [find, count, jump, said, errors, run, revert] = ['.find', '.count', '.jump', '.said', '.errors', '.run', '.revert'].map(at);
-  const draft = `kernel workbench edit ${data.key}`;
+  const draftOf = key => `kernel workbench edit ${key}`, ranOf = key => `kernel workbench ran ${key}`;
+  const draft = draftOf(data.key);
   const stored = () => { if (data.read) return null; try { return sessionStorage.getItem(draft); } catch { return null; } };
   const store = value => {
-    try { value === data.text ? sessionStorage.removeItem(draft) : sessionStorage.setItem(draft, value); } catch { /* full */ }
+    try {
+      sessionStorage.removeItem(ranOf(data.key));
+      value === data.text ? sessionStorage.removeItem(draft) : sessionStorage.setItem(draft, value);
+    } catch { /* full */ }
   };
+  function forget() {   // what was run, and not changed since, is the text of another trial now
+    try {
+      for (const key of (data.ran ?? []).filter(key => sessionStorage.getItem(ranOf(key)))) {
+        [draftOf, ranOf].forEach(name => sessionStorage.removeItem(name(key)));
+      }
+    } catch { /* no storage */ }
+  }
   function send() {
     if (!data.form || data.read || root.kwSent === text.value) return;
     root.kwSent = text.value;
@@ -167,6 +179,7 @@ export default function (component) {
   function start() {
     if (run.disabled) return;
     run.disabled = true;
+    try { sessionStorage.setItem(ranOf(data.key), '1'); } catch { /* full */ }
     setTriggerValue('run', {key: data.key, text: text.value});
   }
 
@@ -207,6 +220,7 @@ export default function (component) {
   run.onclick = start;
   revert.onclick = () => { text.value = data.text; store(data.text); draw(); send(); text.focus({preventScroll: true}); };
 
+  forget();
   body.classList.toggle('counted', !!data.counts);
   run.textContent = data.label ?? '';
   run.hidden = !!(data.read || data.form);
@@ -222,7 +236,7 @@ export default function (component) {
     if (data.height) body.style.height = `${data.height}px`;
     hits = [];
     draw();
-    show(data.marks.length ? data.marks[0].line : data.line);
+    show(data.marks.length ? data.marks[0].line : edit && data.label ? edit.head + 1 : data.line);
     root.kwChosen = data.chosen;
     if (data.chosen) show(data.chosen);
   } else {

@@ -31,20 +31,23 @@ _SIDES, _UNIFIED = "Side by side", "Unified"
 _VARIANT = "variant "        # the prefix of a variant's key in the list of things to compare with
 _CLASS = {"ieee": "float32", "tf32x3": "float32"}   # other precisions are a class of their own
 _TEMPLATE, _RENDERED = "Template", "Rendered source"
-# Runs that this tab started, by parent; and refused texts: parent -> (text, sentence).
-_EDITED, _REFUSED = "edit run", "edit refused"
+# Runs that this tab started: parent -> (run, key of the editor). Keys of the editors whose text became a trial. Refused texts:
+# parent -> (text, sentence).
+_EDITED, _RAN, _REFUSED = "edit run", "edit ran", "edit refused"
 
 
 def follow() -> str:
     """Called before the page chooses its trial: if a run that this tab started here has ended, its fork becomes the shown
     trial. Returns how it ended, as a title of the browser's tab, or ""."""
     ended = ""
-    for parent, run in list(st.session_state.get(_EDITED, {}).items()):
+    for parent, (run, editor) in list(st.session_state.get(_EDITED, {}).items()):
         if run.active:
             continue
         del st.session_state[_EDITED][parent]
         ended = running.ended(run)
         forks = [t.trial_id for t in run.trials if t.forked_from]
+        if forks:
+            st.session_state.setdefault(_RAN, {})[editor] = True
         if forks and st.session_state.get("inspect_trial") == parent:
             st.session_state["inspect_session"], st.session_state["inspect_trial"] = run.session.name, forks[-1]
     return ended
@@ -99,6 +102,7 @@ def edit(trial: Trial, session: Session) -> None:
     with st.container(key="editor"):
         theme.code(f"editor {trial.trial_id} {what}", {
             "key": f"{trial.trial_id} {what}", "text": text, "marks": marks, "line": kernel, "busy": running_now is not None,
+            "ran": list(st.session_state.get(_RAN, ())),
             "label": "Run edit", "runnable": False, "title": f"{what} of {trial.name} {trial.direction}",
             "note": f"Run makes a fork of {trial.name}."}, on_run_change=_begin(trial, session, what, device))
     theme.html(f'<span class="foot">{escape(_on_what(trial, device)[1])} The fork is kept in session '
@@ -126,14 +130,16 @@ def _marks(trial: Trial, session: Session, text: str, refused: tuple[str, str] |
 def _begin(trial: Trial, session: Session, what: str, device: str) -> Any:
     """The callback of the editor's Run button: it makes a candidate from the text and runs it."""
     # Streamlit may end a callback, too, wherever it uses st.session_state, so it does this only before the run.
-    edits, refusals = (st.session_state.setdefault(name, {}) for name in (_EDITED, _REFUSED))
+    edits, ran, refusals = (st.session_state.setdefault(name, {}) for name in (_EDITED, _RAN, _REFUSED))
+    editor = f"{trial.trial_id} {what}"
 
     def begin() -> None:
-        sent = st.session_state[f"editor {trial.trial_id} {what}"].get("run")
+        sent = st.session_state[f"editor {editor}"].get("run")
         if not sent or _under_way(trial, session) is not None:
             return
         text = str(sent["text"])
         refusals.pop(trial.trial_id, None)
+        ran.pop(editor, None)
         try:
             candidate = fork_of_trial(text, trial, session)
             workload, _ = _on_what(trial, device)
@@ -144,7 +150,7 @@ def _begin(trial: Trial, session: Session, what: str, device: str) -> Any:
             refusals[trial.trial_id] = (text, str(error))
             return
         state.runs().append(run)
-        edits[trial.trial_id] = run
+        edits[trial.trial_id] = run, editor
     return begin
 
 
