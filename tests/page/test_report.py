@@ -194,6 +194,16 @@ def test_emulated_bars_say_so_and_have_no_ratio():
     assert not any("×" in note.text for note in figure.layout.annotations)
 
 
+def test_of_several_configs_the_fastest_is_drawn_and_compared_and_of_a_repeated_one_the_newest():
+    times = [("a", 4.0, 128), ("b", 15.0, 64), ("a", 12.0, 128)]   # a was judged twice
+    for device in (H200, CPU):
+        trials = [trial("v", ms, device=device, candidate_id=name, config={"BLOCK": block}) for name, ms, block in times]
+        bar, = plots.bars(report.for_workload(trials, WORK)).data
+        assert bar.x == (12.0,) and "BLOCK=128, the fastest of 2 configs" in bar.hovertemplate
+        pair, = report.against_pytorch([*trials, *pytorch(device=device)])
+        assert (pair.a.kernel_ms.median_ms, pair.a.config) == (12.0, {"BLOCK": 128})
+
+
 def test_many_trials_are_told_in_a_time_that_grows_with_their_number():
     """Each trial looks its baseline up. To search all trials for it takes minutes of 2 000, and hours of 10 000. The
     template is asked once for the name of its main kernel."""

@@ -70,7 +70,7 @@ def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | Non
          absent: Mapping[str, Mapping[str, str]] | None = None,
          floors: Mapping[str, float] | None = None, waiting: str = "not run yet", mode: str = "light") -> go.Figure:
     """Three panels (forward, grad_input, grad_weight; a fourth if `backward` ran) with shared rows: our variants, the fastest
-    first, then PyTorch. Emulated times are not ranked: variants keep their order, and no bar is marked as the best.
+    first, then PyTorch. Emulated variants are not ranked: they keep their order, and no bar is marked as the best.
 
     `trials` are of one workload and one device; each variant shows its best config. `expected`: direction -> the requested
     variants. `absent`: direction -> variant -> why it was not requested. `floors`: direction -> ms. Each bar's customdata is
@@ -312,11 +312,11 @@ def _our_cell(row: str, here: list[Trial], trials: list[Trial], fastest: Trial |
     mine = [t for t in here if t.kind == "candidate" and row_name(t) == row]
     timed = [(t, t.kernel_ms) for t in mine if t.ok and t.kernel_ms]
     if timed:
-        best, timing = timed[-1] if panel.emulated else min(timed, key=lambda pair: pair[1].median_ms)
+        best, timing = min(timed, key=lambda pair: pair[1].median_ms)
         ratio = report.speedup(best, report.best_baseline(trials, best))
         colour = _palette(mode)["best" if best is fastest else "other"]
         return _bar(best, timing, colour, ratio.value if ratio and not report.is_emulated(best) else None,
-                    panel.floor_ms)
+                    panel.floor_ms, configs=len(timed))
     if mine:
         return f"{mine[-1].status}" + (", not timed" if mine[-1].ok else "")
     return None
@@ -334,12 +334,13 @@ def _best_pytorch(here: list[Trial]) -> Trial | None:
     return min(timed, key=lambda t: t.kernel_median_ms, default=None)
 
 
-def _bar(trial: Trial, timing: Timing, colour: str, ratio: float | None, limit: float | None) -> _Bar:
+def _bar(trial: Trial, timing: Timing, colour: str, ratio: float | None, limit: float | None, *, configs: int = 1) -> _Bar:
+    """`configs`: how many right configs the variant has; the trial is the fastest of them."""
     text = time_label(timing.median_ms) + (f"  <b>{numbers.ratio(ratio)}</b>" if ratio else "")
     spread = numbers.spread(timing.spread)
     config = " ".join(f"{k}={v}" for k, v in trial.config.items()) if trial.kind == "candidate" else ""
     hover = (f"<b>{trial.name}</b> {trial.direction} {trial.precision}"
-             + (f"<br>{config}" if config else "")
+             + (f"<br>{config}" if config else "") + (f", the fastest of {configs} configs" if configs > 1 else "")
              + f"<br>median {numbers.time(timing.median_ms)}, {spread}, {timing.samples} samples"
              + (f"<br>{numbers.ratio(ratio)} the best PyTorch" if ratio else "")
              + (f"<br>{numbers.of_limit(limit, timing.median_ms)} of the limit"

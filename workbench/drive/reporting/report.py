@@ -204,10 +204,11 @@ def chosen_pairs(trials: Sequence[Trial]) -> list[Pair]:
 
 def against_pytorch(trials: Iterable[Trial], *, default: bool = False) -> list[Pair]:
     """The fastest right candidate of each workload, direction and precision, and ModelNew, with the best PyTorch that may be
-    compared with it in the same session; `default`: with PyTorch in its default settings, in any precision."""
+    compared with it in the same session; `default`: with PyTorch in its default settings, in any precision. If a candidate was
+    judged several times, its newest trial counts, as in `for_workload`."""
     trials = list(trials)
     best: dict[tuple[Place, str, str, str], Trial] = {}
-    for t in trials:
+    for t in {(t.place, *_identity(t)): t for t in trials}.values():
         if is_baseline(t) or not t.ok or not (t.kernel_ms or t.module_ms):
             continue
         key = (t.place, t.kind, t.direction, t.precision)

@@ -3,8 +3,8 @@
 // `data.read` it only shows its text. With `data.counts` (line -> number) each of these lines has its number beside it, and a
 // click on it is told to Python; `data.chosen` is the line that is shaded. With `data.form` its text belongs to a form: Python
 // gets it whenever it loses the focus, so that it counts with a click on a button outside. `data.put` replaces the text once.
-// `data.python` says that the text is Python. A text that was typed stays in the tab until it was run: `data.ran` has the keys of
-// the editors whose text became a trial.
+// `data.python` says that the text is Python. A text that was typed stays in the tab until it was run: `data.ran` has the keys
+// of the editors whose text became a trial.
 const LINE = 18;             // px, as in the style sheet
 const AROUND = 40;           // lines above and below those in sight that are coloured
 const MOST_HITS = 400;

@@ -143,6 +143,10 @@ def _name(trial: Trial) -> str:
     return f"{time}{mark} · {trial.name} · {trial.direction}"
 
 
+def _config(trial: Trial) -> str:
+    return " ".join(f"{name}={value}" for name, value in trial.config.items())
+
+
 def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
     marks = [state.recorded_on(session)] if session.startswith("recorded-") and not trial.forked_from else []
     changed = not session.startswith("recorded-") and has_changed(trial)
@@ -179,7 +183,7 @@ def _about(trial: Trial, everything: list[Trial], parent: Trial | None) -> None:
     parts = []
     if same:
         shown = [t for i, t in enumerate(same) if i < _FASTEST or t.trial_id == trial.trial_id]
-        rows = [(f"<{tag} style='overflow-wrap:anywhere'>{escape(t.name).replace('_', '_<wbr>')}</{tag}>",
+        rows = [(f"<{tag}{theme.hint(_config(t))} style='overflow-wrap:anywhere'>{escape(t.name).replace('_', '_<wbr>')}</{tag}>",
                  f"<span class=mute>{escape(t.precision)}</span>",
                  f"<span class=mute>{numbers.time(t.kernel_ms.median_ms)}"
                  f"{' *' if report.is_emulated(t) else ''}</span>")

@@ -68,7 +68,7 @@ def layer_form(variants: list[Variant], *, tuning: bool = False) -> Choice:
         st.selectbox("Layer", [*FREE, *PRESETS], key="preset", format_func=_title, on_change=_fill, persist_state="session",
                      help="Each field below can be changed.")
         st.text_input("Layer as in PyTorch", key=_TEXT, persist_state="session", on_change=_read_text,
-                      label_visibility="collapsed", placeholder="or ConvTranspose2d(32, 16, 4, stride=2)")
+                      label_visibility="collapsed", placeholder="or ConvTranspose2d(32, 16, 4)")
         if sentence := st.session_state.get(_TEXT_PROBLEM):
             st.html(f'<div class="kw wrong" role="alert">{escape(sentence)}</div>')
         edited = st.empty()
