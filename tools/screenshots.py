@@ -177,7 +177,7 @@ def patch(page: Any, folder: Path) -> None:
 
 def run(page: Any) -> None:
     """Until the first candidates are judged."""
-    page.get_by_role("button", name=re.compile(r"^Run \d+$")).click()
+    page.get_by_role("button", name=re.compile(r"^Run \d+")).click()
     page.locator(".strip", has_text=re.compile("RUNNING [2-9]")).first.wait_for(timeout=240_000)
 
 

@@ -416,7 +416,7 @@ def test_the_page_ticks_the_best_known_and_says_where_it_comes_from(tmp_path, mo
     page.button(key="best known").click().run()
     assert not page.exception
     others = [v for d, v in ticked("tf32") if d not in best]  # a direction that nobody measured is left as it is
-    assert next(b for b in page.button if b.label.startswith("Run")).label == f"Run {len(best) + len(others)}"
+    assert next(b for b in page.button if b.label.startswith("Run")).label == f"Run {len(best) + len(others)} in 4 directions"
     for direction, entry in best.items():
         page.segmented_control(key="direction").select(direction).run()
         chosen = [box.key for box in page.checkbox if box.key.startswith(f"tick {direction} ") and box.value]

@@ -95,7 +95,7 @@ def test_run_inspect_export_download(page, tmp_path):
 
 
 def test_stop_ends_the_run_and_keeps_what_is_finished(page):
-    click_while_drawn(page, f"Run {len(ticked())}")
+    click_while_drawn(page, f"Run {len(ticked())} in 4 directions")
     stop_button(page).click()
     page.locator(".strip", has_text="Stopped by you after").first.wait_for()
     page.get_by_role("button", name="Resume").wait_for()

@@ -15,7 +15,7 @@ from workbench.drive.sessions.session import Session
 from workbench.faces.ui import layer_form, state
 
 from .test_belongs import said, tab
-from .test_page import wrong
+from .test_page import wrong as problems
 from .test_report import pytorch, trial
 
 LINK = {"preset": "kb79", "size": "small", "precision": "ieee", "direction": "grad_input", "padding": "0", "effort": "quick",
@@ -246,8 +246,8 @@ def test_the_text_of_a_layer_fills_the_fields_or_says_why_it_cannot_be_read(sess
                            ("ConvTranspose2d(0, 1, 3)", "in_channels is 0; it must be 1 or more. The fields did not change.")):
         page.text_input(key="layer_text").input(text)
         page.run()
-        assert len(wrong(page)) == 1 and sentence in wrong(page)[0] and page.text_input(key="layer_text").value == text
+        assert len(problems(page)) == 1 and sentence in problems(page)[0] and page.text_input(key="layer_text").value == text
         assert page.text_input(key="in_channels").value == "32"
     page.text_input(key="layer_text").input("ConvTranspose2d(8, 16, 3)")
     page.run()
-    assert not wrong(page) and page.text_input(key="input_size").value == "20, 30" and "(8, 16, 3)" in said(page)
+    assert not problems(page) and page.text_input(key="input_size").value == "20, 30" and "(8, 16, 3)" in said(page)

@@ -89,10 +89,10 @@ def test_recorded_times_of_pytorch_are_drawn_and_a_large_layer_is_warned_of(page
 
 def test_every_variant_that_serves_the_layer_is_ticked(page):
     assert len(ticked()) >= 9
-    assert run_button(page).label == f"Run {len(ticked())}"
+    assert run_button(page).label == f"Run {len(ticked())} in 4 directions"
     page.checkbox(key="tick forward gathered_mma").uncheck()
     page.run()
-    assert run_button(page).label == f"Run {len(ticked()) - 1}"
+    assert run_button(page).label == f"Run {len(ticked()) - 1} in 4 directions"
 
 
 def test_one_click_selects_all_none_one_direction_or_the_best_known(page):
@@ -100,7 +100,7 @@ def test_one_click_selects_all_none_one_direction_or_the_best_known(page):
     for key, count in (("pick None", 0), ("pick Only", len(forward)), ("pick All", len(ticked())), ("best known", 4)):
         page.button(key=key).click()
         opened(page)
-        label = f"Run {count}" if count else "Run"
+        label = f"Run {count} " + ("forward" if key == "pick Only" else "in 4 directions") if count else "Run"
         assert run_button(page).label == label and (count or run_button(page).disabled), key
 
 
@@ -148,7 +148,7 @@ def test_a_compile_flag_that_nvcc_does_not_know_is_refused_at_once(page):
 def test_each_its_own_precision_runs_all_that_serve_the_layer(page):
     page.selectbox(key="precision").select("")
     opened(page)
-    assert run_button(page).label == f"Run {len(ticked(''))}" and len(ticked("")) > len(ticked())
+    assert run_button(page).label.startswith(f"Run {len(ticked(''))} in") and len(ticked("")) > len(ticked())
     assert page.checkbox(key="tick forward implicit_gemm_mma").value
 
 
@@ -246,7 +246,7 @@ def test_several_values_of_a_tunable_make_several_candidates(page):
     opened(page)
     page.multiselect(key="values forward gathered_mma TILE_M").set_value([32, 64, 128])
     opened(page)
-    assert run_button(page).label == f"Run {len(ticked()) + 2}"
+    assert run_button(page).label == f"Run {len(ticked()) + 2} in 4 directions"
 
 
 def test_both_gradients_from_one_launch_are_a_direction(page):
@@ -284,7 +284,7 @@ def test_a_broken_template_is_a_line_above_the_others(page, tmp_path, monkeypatc
     monkeypatch.setenv("KERNEL_WORKBENCH_TEMPLATES", str(root))
     opened(page)
     assert "The header of broken.cu is not TOML: Invalid value (at line 2, column 8). This template was skipped." in said(page)
-    assert run_button(page).label == f"Run {len(ticked())}"
+    assert run_button(page).label == f"Run {len(ticked())} in 4 directions"
 
 
 def test_a_link_to_a_preset_that_is_not_known_says_so_until_another_is_chosen(page):

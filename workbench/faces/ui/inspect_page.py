@@ -183,7 +183,8 @@ def _about(trial: Trial, everything: list[Trial], parent: Trial | None) -> None:
     parts = []
     if same:
         shown = [t for i, t in enumerate(same) if i < _FASTEST or t.trial_id == trial.trial_id]
-        rows = [(f"<{tag}{theme.hint(_config(t))} style='overflow-wrap:anywhere'>{escape(t.name).replace('_', '_<wbr>')}</{tag}>",
+        rows = [(f"<{tag}{theme.hint(_config(t))} style='overflow-wrap:anywhere'>"
+                 f"{escape(t.name).replace('_', '_<wbr>')}</{tag}>",
                  f"<span class=mute>{escape(t.precision)}</span>",
                  f"<span class=mute>{numbers.time(t.kernel_ms.median_ms)}"
                  f"{' *' if report.is_emulated(t) else ''}</span>")

@@ -29,6 +29,7 @@ from .picture import layer_svg
 
 _MOST_EMULATED_FLOPS = 4e9  # the emulator computes 0.2 to 1 GFLOP/s, and a check launches several times
 KEYS = (*layer_form.KEYS, *variant_rows.KEYS, *results.KEYS, "explain")  # the keys of the widgets here
+_BUTTON_PX = 185
 _SENT_S = 0.03  # within this time Streamlit sends what was drawn
 REFERENCE_GPU = "NVIDIA H200"  # its ceilings ship with the project; its floor is shown on a machine without a GPU
 
@@ -253,7 +254,7 @@ def _too_much(choice: Choice) -> str:
 def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         direction = variant_rows.direction_switch()
-        button = st.container(width=170)  # st.empty would take the button away for a moment, and a click could miss it
+        button = st.container(width=_BUTTON_PX)  # st.empty would take the button away for a moment, and a click could miss it
     for error in broken().values():
         theme.html(f'<div class="foot">{escape(str(error))} This template was skipped.</div>')
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="picks"):
@@ -261,7 +262,7 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
         best_box.button(variants, choice)
     variant_rows.variant_rows(variants, direction, choice)
     if run is not None:
-        button.button("Stop", key="stop", on_click=_stop, args=(run,), width=170, shortcut=theme.STOP_KEY,
+        button.button("Stop", key="stop", on_click=_stop, args=(run,), width=_BUTTON_PX, shortcut=theme.STOP_KEY,
                       help=f"Ends the compilers and kernels of this run. Finished trials are kept. Key: {theme.STOP_KEY}")
         return
     candidates = variant_rows.chosen_candidates(variants, choice.workload, choice) if choice.workload else []
@@ -271,11 +272,19 @@ def _candidates(variants: list[Variant], choice: Choice, run: Run | None) -> Non
            f"Builds, checks and times the selected candidates of all directions. Key: {theme.RUN_KEY}")
     later = theme.later()
     with button:
-        if theme.button(f"Run {len(candidates)}" if candidates else "Run", key="run", type="primary", width=170,
+        if theme.button(_run_label([c.direction for c in candidates]), key="run", type="primary", width=_BUTTON_PX,
                         help=theme.markdown(why), disabled=bool(choice.problems) or not candidates or too_many,
                         shortcut=theme.RUN_KEY):
             later |= _started(choice, tuple(candidates))
             st.rerun()
+
+
+def _run_label(directions: Sequence[str]) -> str:
+    """"Run 22 in 4 directions", "Run 9 forward": the switch beside the button chooses what is listed, not what runs."""
+    if not directions:
+        return "Run"
+    different = set(directions)
+    return f"Run {len(directions)} " + (f"in {len(different)} directions" if different != {directions[0]} else directions[0])
 
 
 def _started(choice: Choice, candidates: tuple, resume: Run | None = None) -> dict[str, str]:
