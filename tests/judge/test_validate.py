@@ -81,7 +81,13 @@ def test_the_advice_for_nan_names_reads_of_the_guard_zones() -> None:
 
 
 def test_all_nan_fails(expected: torch.Tensor) -> None:
-    assert _compared(torch.full(SHAPE, nan), expected).failed
+    compared = _compared(torch.full(SHAPE, nan), expected)
+    assert compared.failed
+    assert (errors := compared.errors()).without_distance and errors.expected == float(expected[0, 0, 0, 0]) != 0
+    some = expected.float()
+    some[0, 1, 2, 3] = nan
+    errors = _compared(some, some.double().nan_to_num(7.0)).errors()
+    assert errors.without_distance and (errors.worst_index, errors.expected) == ((0, 1, 2, 3), 7.0)
 
 
 def test_poison_is_told_from_other_nans(expected: torch.Tensor) -> None:

@@ -17,8 +17,9 @@ from streamlit.testing.v1 import AppTest
 
 from workbench.core.candidate import Candidate
 from workbench.core.presets import preset
-from workbench.core.trial import Status
+from workbench.core.trial import Errors, Status
 from workbench.core.variants import TEMPLATES, find
+from workbench.drive.reporting import tables
 from workbench.drive.running.request import Run, RunRequest
 from workbench.drive.sessions.files import TRIALS
 from workbench.drive.sessions.session import Session
@@ -399,3 +400,13 @@ def test_a_session_without_candidates_has_no_trial_yet(sessions):
     at = tab("inspect", inspect_session="own")
     assert "No trial yet" in said(at) and at.selectbox(key="inspect_trial-none").disabled
     assert "eager" not in said(at), "PyTorch has nothing to be inspected"
+
+
+def test_values_that_are_not_finite_have_no_error(sessions):
+    lost = trial("reads_outside", None, status=Status.NON_FINITE, device=CPU)
+    lost = replace(lost, errors={"output": Errors(0.0, 0.0, 0.0, 1.6e-6, (0, 0, 0), 0.0, 5.0, 9, 10)})
+    Session.create(sessions, "nan").append(lost)
+    told = said(tab("inspect", inspect_session="nan", trial=lost.trial_id))
+    row = re.sub("<[^>]+>", " ", told[told.index("Errors against float64"):])
+    assert re.search(r"output +– +– +1.6e-6 +9 of 10 +y\[0, 0, 0\] *: NaN or infinite, expected 5", row), row[:400]
+    assert "9 of 10 are NaN, infinite or not written" in tables.trial_text(lost)

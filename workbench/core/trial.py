@@ -131,6 +131,11 @@ class Errors:
     count: int                           # elements compared
     kernelbench_ok: bool = False         # the result of KernelBench's own rule
 
+    @property
+    def without_distance(self) -> bool:
+        """Whether every wrong element is NaN, infinite or was never written. `worst_index` is then the first of these."""
+        return self.wrong > 0 and self.max_abs == 0
+
 
 @dataclass(frozen=True)
 class Trial:

@@ -96,7 +96,8 @@ def trial_rows(trial: Trial) -> list[tuple[str, str]]:
     if trial.ok and trial.kernel_ms:
         emulated = " on the CPU emulator, which does not predict a GPU" if report.is_emulated(trial) else ""
         rows.append(("median", f"{numbers.time(trial.kernel_ms.median_ms)}{emulated}"))
-    rows += [(f"error of {name}", f"{numbers.error(e.rel_l2)} relative L2, {numbers.error(e.allowed)} allowed, "
+    rows += [(f"error of {name}", f"{numbers.count(e.wrong)} of {numbers.count(e.count)} are NaN, infinite or not written"
+              if e.without_distance else f"{numbers.error(e.rel_l2)} relative L2, {numbers.error(e.allowed)} allowed, "
               f"{numbers.count(e.wrong)} of {numbers.count(e.count)} wrong") for name, e in trial.errors.items()]
     return [*rows, ("command", trial.command)]
 

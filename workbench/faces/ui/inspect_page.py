@@ -365,8 +365,8 @@ def _samples(trial: Trial, session: Session) -> None:
 
 
 def _errors(trial: Trial) -> str:
-    rows = [(escape(name), numbers.error(e.max_abs), numbers.error(e.rel_l2), numbers.error(e.allowed),
-             f"{numbers.count(e.wrong)} of {numbers.count(e.count)}", _worst(name, e))
+    rows = [(escape(name), *(numbers.error(None if e.without_distance else of) for of in (e.max_abs, e.rel_l2)),
+             numbers.error(e.allowed), f"{numbers.count(e.wrong)} of {numbers.count(e.count)}", _worst(name, e, trial.status))
             for name, e in trial.errors.items()]
     looks = trial.detail.log_tail
     return (theme.heading("Errors against float64")
@@ -374,9 +374,11 @@ def _errors(trial: Trial) -> str:
             + (f"<pre>{escape(looks)}</pre>" if looks else ""))
 
 
-def _worst(name: str, error: Errors) -> str:
+def _worst(name: str, error: Errors, status: Status) -> str:
     short = {"output": "y", "grad_input": "grad_x", "grad_weight": "grad_w", "grad_bias": "grad_b"}.get(name, name)
-    return (f"<span class=mono>{escape(numbers.index(short, error.worst_index))}</span>: got {error.got:.4g}, "
+    got = f"got {error.got:.4g}" if not error.without_distance else \
+        "never written" if status is Status.UNWRITTEN else "NaN or infinite"
+    return (f"<span class=mono>{escape(numbers.index(short, error.worst_index))}</span>: {got}, "
             f"expected {error.expected:.4g}")
 
 

@@ -79,7 +79,7 @@ class Comparison:
         self._least_squares = least_norm**2
         self._squares = self._expected_squares = 0.0
         self._worst = (-1.0, (0,) * len(shape), 0.0, 0.0)  # distance, index, got, expected
-        self._max_rel = 0.0
+        self._max_rel = self._expected_there = 0.0
         self._kernelbench = True
         self.count = self.wrong = self.unwritten = self.not_finite = 0
         self.first_unwritten: tuple[int, ...] | None = None
@@ -99,7 +99,9 @@ class Comparison:
         if not bool(finite.all()):
             places = (~finite).view(-1).nonzero().view(-1)
             self.not_finite += len(places)
-            self.first_not_finite = self.first_not_finite or self._place(index, got, int(places[0]))
+            if self.first_not_finite is None:
+                self.first_not_finite = self._place(index, got, int(places[0]))
+                self._expected_there = float(expected.reshape(-1)[int(places[0])])
         wide = got.double()
         distance = (wide - expected).abs()
         if self.exact:
@@ -156,6 +158,8 @@ class Comparison:
     def errors(self) -> Errors:
         """What was compared so far, summed up."""
         distance, index, got, expected = self._worst
+        if distance <= 0 and self.first_not_finite is not None:   # JSON has no NaN: `got` stays 0
+            index, got, expected = self.first_not_finite, 0.0, self._expected_there
         rel_l2 = self.rel_l2
         return Errors(max_abs=max(0.0, distance), max_rel=self._max_rel,
                       rel_l2=rel_l2 if rel_l2 < float("inf") and not isnan(rel_l2) else 1e308,
