@@ -157,6 +157,7 @@ def test_on_the_cpu_no_layer_is_faster(runner: Runner) -> None:
     assert row.status == "OK" and row.reason == "Right on the emulator; not timed there."
     words = text.report_text(report)
     assert words.startswith("SKIPPED  Odd: Nothing is patched: 0 of 3 layers.") and "give --keep right" in words
+    assert text.evidence(report, "choose “right”").endswith("whose kernels are right, choose “right”.")
     assert "F.conv_transpose1d  models.py, line" in words and "(1 call a step)" in words
 
 
@@ -238,8 +239,11 @@ def test_the_page_patches_a_model(monkeypatch) -> None:
     page.text_input(key="model_inputs").set_value("models:unet_inputs")
     page.text_input(key="model_folder").set_value(str(HERE))
     page.selectbox(key="model_device").select("cpu")
+    page.run()
+    assert "On the CPU nothing is timed, so “faster here” replaces no layer." in said()
     page.session_state["model_keep"] = RIGHT
     page.run()
+    assert "replaces no layer" not in said()
     page.button(key="model_run").click().run()
     end = time.monotonic() + 400
     while "UNet3d:" not in said() and time.monotonic() < end:

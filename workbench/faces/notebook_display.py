@@ -280,8 +280,9 @@ def patch_html(patched: PatchReport) -> str:
     notes = [*patching_text.end_to_end(patched), *patched.notes,
              *([f"Not patched, because they are not calls of a module: {'; '.join(calls)}"] if calls else []),
              *([f"Repeat it: {patched.command}"] if patched.command else [])]
-    return (f"<p>{_word(patching_text.verdict(patched))} <b>{escape(patched.name)}</b>: "
-            f"{escape(patching_text.headline(patched))} {escape(patching_text.evidence(patched))}</p>"
+    evidence = patching_text.evidence(patched, "give keep='right'")
+    said = f"{patching_text.headline(patched)} {evidence}"
+    return (f"<p>{_word(patching_text.verdict(patched))} <b>{escape(patched.name)}</b>: {escape(said)}</p>"
             + (_table(head, rows) if rows else "") + "".join(f"<div>{escape(note)}</div>" for note in notes))
 
 

@@ -45,15 +45,16 @@ def headline(report: PatchReport) -> str:
     return f"Nothing is patched: 0 of {_layers(count)}."
 
 
-def evidence(report: PatchReport) -> str:
-    """The sentence below the headline: the facts for it, or what to do next."""
+def evidence(report: PatchReport, right_by: str = "give --keep right") -> str:
+    """The sentence below the headline: the facts for it, or what to do next. `right_by`: how this face is told to replace right
+    layers."""
     if report.wrong:
         return f"The kernels of {_layers(len(report.wrong))} were judged and are not right; these layers are left to PyTorch."
     if not report.layers:
         return "The model has no nn.ConvTranspose; its functional calls cannot be patched."
     if report.emulated and report.keep == FASTER_ONLY and any(row.status for row in report.layers):
         return ("The CPU emulates the kernels, so it is not known whether they are faster. To patch each layer whose kernels "
-                "are right, give --keep right (in Python keep='right').")
+                f"are right, {right_by}.")
     return " ".join(f"{name}: {_drift(d)}." for name, d in report.drift.items())
 
 

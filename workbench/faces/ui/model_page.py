@@ -21,6 +21,7 @@ from . import address, state, theme
 
 _AS_IT_IS, _NO_AUTOCAST = "as it is", "none"
 _KEPT = {FASTER_ONLY: "faster here", RIGHT: "right"}
+_REPLACE = "Replace layers that are"
 KEYS = ("model_id", "model_reference", "model_inputs", "model_folder", "model_device", "model_dtype", "model_autocast",
         "model_train", "model_keep", "model_tune", "model_tune_effort", "model_gpus")  # the keys of the widgets here
 
@@ -71,9 +72,11 @@ def _form(own: Patch | None) -> None:
     cells[0].selectbox("dtype", [_AS_IT_IS, *MODEL_DTYPES], key="model_dtype", persist_state="session")
     cells[1].selectbox("autocast", [_NO_AUTOCAST, *AUTOCAST_DTYPES], key="model_autocast", persist_state="session")
     st.checkbox("with a training step", key="model_train", persist_state="session")
-    st.segmented_control("Replace layers that are", list(_KEPT), format_func=lambda k: _KEPT[k], required=True,
+    st.segmented_control(_REPLACE, list(_KEPT), format_func=lambda k: _KEPT[k], required=True,
                          key="model_keep", persist_state="session",
                          help="On the CPU the kernels are emulated and not timed, so layers are replaced only with 'right'.")
+    if st.session_state["model_device"] == state.CPU and st.session_state["model_keep"] == FASTER_ONLY:
+        theme.html(f'<div class="foot">On the CPU nothing is timed, so “{_KEPT[FASTER_ONLY]}” replaces no layer.</div>')
     st.checkbox("Tune each layer first", key="model_tune", persist_state="session",
                 help="Searches the fastest kernels of each layer on this GPU and stores them. Layers that were tuned here "
                      "before are not tuned again. On the CPU nothing is tuned.")
@@ -164,7 +167,8 @@ def _live(patch: Patch) -> None:
 
 
 def _report(report: PatchReport, text: str) -> None:
-    theme.html(theme.strip(told.verdict(report), f"{report.name}: {told.headline(report)}", told.evidence(report)))
+    theme.html(theme.strip(told.verdict(report), f"{report.name}: {told.headline(report)}",
+                           told.evidence(report, f"choose “{_KEPT[RIGHT]}” in “{_REPLACE}”")))
     head = ("", "layer", "arguments", "calls", "share", *told.times_head(report), "kernels", "why")
     theme.html(theme.table(head, [
         (theme.badge("OK" if row.kept else "SKIPPED", "patched" if row.kept else "left"),
