@@ -85,6 +85,7 @@ def test_run_inspect_export_download(page, tmp_path):
     page.get_by_role("button", name="Verify", exact=True).click()
     page.locator(".strip", has_text="✓ VERIFIED").first.wait_for()
     assert page.title() == "✓ verified, Export · Kernel Workbench"
+    assert inside(page).get_by_text("no candidate has a GPU time").count() == 0, "one was chosen"
     with page.expect_download() as taken:
         page.get_by_role("button", name="Download", exact=True).click()
     taken.value.save_as(tmp_path / "model_new.py")

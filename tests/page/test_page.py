@@ -405,6 +405,17 @@ def test_a_template_that_does_not_compile_is_in_no_file_for_which_it_was_not_cho
     assert "No candidate is chosen yet" in said(opened(at)) and not at.code
 
 
+def test_the_configs_of_a_variant_are_listed_by_what_differs(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("KERNEL_WORKBENCH_SESSIONS", str(tmp_path))
+    session = Session.create(tmp_path, "own")
+    for block in (64, 128):
+        made = trial("kb74", "forward", "shared_weight_tiling", 1.0, "ieee", size="small", config={"BLOCK": block})
+        found = render(candidate_of(made))
+        session.append(replace(made, candidate_id=found.candidate_id, config=found.candidate.config))
+    box = next(s for s in exported().selectbox if s.label == "forward")
+    assert sorted(box.options) == ["PyTorch", "shared_weight_tiling BLOCK=128", "shared_weight_tiling BLOCK=64"]
+
+
 def test_a_file_that_is_refused_says_why_and_cannot_be_downloaded(one_that_does_not_compile, monkeypatch) -> None:
     called = titles(monkeypatch)
     Session.create(one_that_does_not_compile, "refused").append(replace(judged("kb74", size="small"), **_as("aaa_broken")))

@@ -183,26 +183,24 @@ def _recipe_choice(trials: list[Trial], known_by: tuple, fell: dict[tuple[str, s
     first = {d: trial for d, (trial, _) in taken.items()}
     used = fastest({d: _ms(trial) for d, trial in first.items() if trial})
     for direction, cell in zip(directions, st.columns(len(directions), gap="small"), strict=True):
-        right = there[direction]
-        options = {t.trial_id: t for t in right}
-        names = [t.name for t in right]
+        options = {t.trial_id: t for t in there[direction]}
         ids = [*options, PYTORCH]
         nothing = APART if direction == BACKWARD else PYTORCH
         given = ids.index(first[direction].trial_id) if direction in used else len(ids) - 1
         given = next((i for i, t in enumerate(ids) if t in wanted), given)
         key = f"export recipe {direction} {hash(tuple(ids))}"
-        labels = state.distinct({i: _label(t, names) for i, t in options.items()}) | {PYTORCH: nothing}
+        labels = state.distinct(_labels(there[direction])) | {PYTORCH: nothing}
         state.seed(key, ids, ids[given], name=direction, what=f"{direction} candidate", shown=labels[ids[given]])
         address.note(direction, st.session_state[key], ids[given])
         pick = cell.selectbox(direction, ids, key=key, persist_state="session", format_func=labels.get)
         if direction != BACKWARD or pick in options:
             chosen[direction] = options.get(pick)
-    notes = [note for _, note in taken.values() if note]
+    notes = [note for d, (taken_first, note) in taken.items() if note and chosen.get(d) is taken_first]
     once = {kernel_of(t) for t in trials if t.ok}
     notes += [found_wrong(bad) for kernel, bad in fell.items() if kernel in once]
     notes += [f"{d}: the {_MOST_OFFERED} fastest of {numbers.count(len(right_in[d]))} right candidates are offered."
               for d in directions if len(right_in[d]) > len(there[d]) == _MOST_OFFERED]
-    if open_ := [d for d, found in there.items() if found and taken[d] == (None, "")]:
+    if open_ := [d for d, found in there.items() if found and taken[d] == (None, "") and not chosen.get(d)]:
         notes.append(f"{', '.join(open_)}: no candidate has a GPU time. Choose one.")
     theme.html("".join(f'<div class="foot">{escape(note)}</div>' for note in notes))
     return chosen, first
@@ -236,11 +234,15 @@ def _ms(trial: Trial) -> float:
     return trial.kernel_ms.median_ms if trial.kernel_ms and not report.is_emulated(trial) else float("inf")
 
 
-def _label(trial: Trial, names: list[str]) -> str:
-    """The variant, and its config if the variant was run with several configs."""
-    if names.count(trial.name) == 1:
-        return trial.name
-    return f"{trial.name} {' '.join(f'{k}={v}' for k, v in trial.config.items())}"
+def _labels(trials: list[Trial]) -> dict[str, str]:
+    """Trial id -> its variant, and those tunables in which the configs of this variant differ."""
+    configs: dict[str, dict[str, set[int | str]]] = {}
+    for trial in trials:
+        of_variant = configs.setdefault(trial.name, {})
+        for name, value in trial.config.items():
+            of_variant.setdefault(name, set()).add(value)
+    return {t.trial_id: " ".join([t.name, *(f"{k}={v}" for k, v in t.config.items() if len(configs[t.name][k]) > 1)])
+            for t in trials}
 
 
 def _still_there(trial: Trial) -> bool:
@@ -265,7 +267,8 @@ def _recipe_table(trials: list[Trial], chosen: dict[str, Trial | None], session:
         ratio = report.speedup(trial, report.best_baseline(trials, trial))
         emulated = report.is_emulated(trial)
         time = numbers.time(trial.kernel_ms.median_ms) if trial.kernel_ms else "–"
-        rows.append((escape(direction), escape(trial.name), time,
+        config = " ".join(f"{name}={value}" for name, value in trial.config.items())
+        rows.append((escape(direction), f"<span{theme.hint(config)}>{escape(trial.name)}</span>", time,
                      numbers.ratio(ratio.value) if ratio and not emulated else "–",
                      theme.badge("OK") + (" " + theme.badge(report.EMULATED) if emulated else "") + recorded))
     return theme.heading("Recipe: one candidate per direction") + theme.table(
