@@ -185,7 +185,10 @@ def test_bars_show_right_results_only_and_cut_long_ones():
     assert "✕ MISMATCH" in texts and "floor 0.378" in texts and "best PyTorch 4.29" in texts
     assert any("<b>2.55×</b>" in text for text in texts)
     assert texts.count("not run yet") == texts.count("does not apply") == texts.count("only in tf32") == 1
-    assert texts.count("not run") == 3, "of what nobody says why it has no time"
+    assert texts.count("–") == 3 and "not run" not in texts, "the others do not compute that direction"
+    widths = [axis.domain[1] - axis.domain[0] for axis in (figure.layout.xaxis, figure.layout.xaxis2, figure.layout.xaxis3)]
+    assert widths[0] > 2 * widths[1] and figure.layout.xaxis2.showticklabels is False, "directions without a bar are narrow"
+    assert "not run" in [note.text for note in plots.bars(trials).layout.annotations], "nobody says why"
 
 
 def test_emulated_bars_say_so_and_have_no_ratio():

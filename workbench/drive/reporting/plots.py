@@ -35,6 +35,7 @@ CONFIG = {"displayModeBar": "hover", "displaylogo": False,
 _FONT = "Source Sans, Source Sans Pro, sans-serif"
 _CUT_AT = 2.6      # bars longer than this multiple of the best PyTorch are cut off
 _INSIDE_AT = 0.68  # share of the panel's width; the text of a longer bar is inside it
+_NO_BARS = 0.4          # width of a panel without bars, compared with one with bars
 _ROOM = 0.2             # of the panel that a time needs to stand left of its whisker
 
 
@@ -73,8 +74,8 @@ def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | Non
     first, then PyTorch. Emulated variants are not ranked: they keep their order, and no bar is marked as the best.
 
     `trials` are of one workload and one device; each variant shows its best config. `expected`: direction -> the requested
-    variants. `absent`: direction -> variant -> why it was not requested. `floors`: direction -> ms. Each bar's customdata is
-    (trial_id, row).
+    variants. `absent`: direction -> variant -> why it was not requested; a variant that is not there does not compute that
+    direction. `floors`: direction -> ms. Each bar's customdata is (trial_id, row).
     """
     trials = [t for t in trials if t.kind in ("candidate", "baseline")]
     ran = any(t.direction == BACKWARD and t.kind == "candidate" and t.status is not Status.SKIPPED for t in trials)
@@ -94,7 +95,7 @@ def bars(trials: Iterable[Trial], *, expected: Mapping[str, Sequence[str]] | Non
         fastest = report.best_candidate(here, direction)
         for row in ours:
             name = row.split(" ")[0]
-            why_none = (absent or {}).get(direction, {}).get(name, "not run")
+            why_none = "not run" if absent is None else absent.get(direction, {}).get(name, numbers.MISSING)
             otherwise = waiting if name in expected.get(direction, ()) else why_none
             panel.cells[row] = _our_cell(row, here, trials, fastest, panel, mode) or otherwise
         for name in theirs:
@@ -362,7 +363,9 @@ def time_label(ms: float) -> str:
 
 def _draw(panels: list[_Panel], rows: list[str], mode: str) -> go.Figure:
     colours = _palette(mode)
-    figure = make_subplots(1, len(panels), shared_yaxes=True, horizontal_spacing=0.025)
+    barred = [any(isinstance(cell, _Bar) for cell in panel.cells.values()) for panel in panels]
+    widths = [1 if some or not any(barred) else _NO_BARS for some in barred]
+    figure = make_subplots(1, len(panels), shared_yaxes=True, horizontal_spacing=0.025, column_widths=widths)
     place = {row: len(rows) - 1 - i for i, row in enumerate(rows)}  # row 0 is at the top
     for column, panel in enumerate(panels, 1):
         at = {"row": 1, "col": column}
@@ -378,7 +381,7 @@ def _draw(panels: list[_Panel], rows: list[str], mode: str) -> go.Figure:
         _draw_lines(figure, panel, len(rows), colours, at)
         unit, ticks = time_axis(panel.end)
         figure.update_xaxes(title_text=panel.title.replace(" ms", f" {unit}"), range=[0, panel.end], **(ticks or {"nticks": 6}),
-                            **at)
+                            showticklabels=widths[column - 1] == 1, showgrid=widths[column - 1] == 1, **at)
     style(figure, height=70 + 27 * max(1, len(rows)), mode=mode, top=40)
     figure.update_layout(bargap=0.3, barmode="overlay")
     figure.update_yaxes(tickmode="array", tickvals=list(place.values()), ticktext=list(place), showgrid=False,

@@ -346,7 +346,7 @@ def _floors(workload: Workload, right: dict[str, set[str]], choice: Choice, gpu:
 def _live_chart(run: Run, workload: Workload, choice: Choice, floors: dict) -> None:
     trials = shown_trials(run.session, workload, choice)
     asked = {d: list(dict.fromkeys(r.variant for r in run.rows if r.direction == d)) for d in LAUNCHES}
-    figure = _bars(_known_by(run.session, trials), trials, asked, None, _floors_for(trials, floors), "queued", theme.mode())
+    figure = _bars(_known_by(run.session, trials), trials, asked, {}, _floors_for(trials, floors), "queued", theme.mode())
     theme.chart(figure, key="live-bars", alt=plots.describe(trials))
 
 
