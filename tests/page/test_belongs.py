@@ -409,4 +409,5 @@ def test_values_that_are_not_finite_have_no_error(sessions):
     told = said(tab("inspect", inspect_session="nan", trial=lost.trial_id))
     row = re.sub("<[^>]+>", " ", told[told.index("Errors against float64"):])
     assert re.search(r"output +– +– +1.6e-6 +9 of 10 +y\[0, 0, 0\] *: NaN or infinite, expected 5", row), row[:400]
+    assert "ConvTranspose1d(32, 64, 5, bias=False, dilation=3)" in told and "KernelBench #74 (full), batch 32" in told
     assert "9 of 10 are NaN, infinite or not written" in tables.trial_text(lost)

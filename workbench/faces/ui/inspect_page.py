@@ -12,6 +12,7 @@ from ...core import numbers, source_parts
 from ...core.answers import joined
 from ...core.errors import BadRequest
 from ...core.gpu import gpu_limits, sm_of
+from ...core.layer import CONTIGUOUS
 from ...core.occupancy import REGISTERS_PER_THREAD_MAX
 from ...core.presets import called
 from ...core.trial import Errors, Status, Trial
@@ -180,7 +181,12 @@ def _strip(trial: Trial, everything: list[Trial], session: str) -> str:
 def _about(trial: Trial, everything: list[Trial], parent: Trial | None) -> None:
     same = sorted((t for t in everything if t.kind == "candidate" and t.direction == trial.direction and t.ok
                    and t.kernel_ms and report.same_place(t, trial)), key=lambda t: t.kernel_ms.median_ms)
-    parts = []
+    work = trial.workload
+    sizes = [f"batch {work.batch}", f"input size {numbers.shape(work.input_size)}", work.dtype,
+             *([work.memory_format] if work.memory_format != CONTIGUOUS else [])]
+    origin = [called(work)] if work.preset else []
+    parts = [theme.heading("Layer") + f"<div class='mono'>{escape(str(work.layer))}</div>"
+             f"<span class=mute>{escape(', '.join([*origin, *sizes]))}</span>"]
     if same:
         shown = [t for i, t in enumerate(same) if i < _FASTEST or t.trial_id == trial.trial_id]
         rows = [(f"<{tag}{theme.hint(_config(t))} style='overflow-wrap:anywhere'>"
@@ -192,7 +198,7 @@ def _about(trial: Trial, everything: list[Trial], parent: Trial | None) -> None:
         most = f", {len(shown)} of {len(same)}" if len(shown) < len(same) else ""
         parts.append(theme.heading(f"Right in {trial.direction}{most}") + theme.table(("", "", ""), rows, right=(2,)))
         if any(report.is_emulated(t) for t in same):
-            parts.append('<span class="foot">* emulated</span>')
+            parts.append('<span class="foot">* emulated: does not predict a GPU</span>')
     automatic = resolved_of(trial)
     config = [*(f"{k} = {v}{f' (auto {automatic[k]})' if k in automatic else ''}" for k, v in trial.config.items()),
               f"precision = {trial.precision}"]
