@@ -144,7 +144,7 @@ def test_the_keyboard_runs_stops_steps_and_searches_and_leaves_text_alone(waitin
         "badge => { badge.textContent = 'RUNNING 999 of 1\\u202f000' }")
     page.wait_for_function("document.querySelector('.kwsaid').textContent.startsWith('RUNNING Stopped')")  # no counts
     assert page.locator(".kw .facts [tabindex][aria-description]").count() > 4, "what a number means, for screen readers"
-    run = page.get_by_role("button", name=re.compile(r"^Run \d+$"))  # words: no key and no markup in its name
+    run = page.get_by_role("button", name=re.compile(r"^Run \d+ (in \d directions|forward)$"))  # words: no key and no markup in its name
     run.hover()
     page.get_by_text("Key: Ctrl+Enter").wait_for()
 
@@ -423,7 +423,7 @@ def test_results_are_in_sight_at_1440_at_1024_and_at_twice_the_size_in_light_and
     page.goto(f"{serving[0]}/?preset=kb81&size=full&session={recorded.stem}")
     page.locator(".js-plotly-plot").first.wait_for()
     settled()
-    run = page.get_by_role("button", name=re.compile(r"^Run \d+$"))
+    run = page.get_by_role("button", name=re.compile(r"^Run \d+"))
     for width, height, first in ((1440, 900, 900), (1024, 900, 900), (720, 450, 2 * 450)):
         page.set_viewport_size({"width": width, "height": height})
         settled()

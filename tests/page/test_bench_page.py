@@ -117,7 +117,9 @@ def at_layers(at: AppTest) -> set[str]:
 
 def test_without_a_bench_the_command_is_named(sessions: Path) -> None:
     Session.create(sessions, "plain")
-    assert "python -m workbench bench --suite kernelbench --session NAME" in said(tab())
+    at = tab()
+    assert "No session here has a bench" in said(at) and at.multiselect(key="bench_sessions").placeholder == "none with a bench"
+    assert "python -m workbench bench --suite kernelbench --session NAME" in said(at)
 
 
 def test_a_bench_under_way_is_seen_until_it_ends_or_falls_silent(sessions: Path) -> None:

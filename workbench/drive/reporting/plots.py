@@ -156,7 +156,7 @@ def samples(values_ms: Sequence[float], *, median_ms: float, floor_ms: float | N
             figure.add_annotation(x=1, xref="paper", y=value, text=f"{word} {time_label(value)}",
                                   showarrow=False, xanchor="right", yanchor="bottom",
                                   font={"size": 11, "color": colours["ink"]})
-    style(figure, height=190 if rows == 1 else 270, mode=mode, top=10)
+    style(figure, height=206 if rows == 1 else 286, mode=mode)
     figure.update_xaxes(title_text="number of the sample, in the order taken", row=rows, col=1)
     top = 1.15 * max([*values_ms, floor_ms or 0])
     unit, ticks = time_axis(top)
@@ -260,6 +260,7 @@ def style(figure: go.Figure, *, height: int, mode: str = "light", top: int = 26)
         height=height, margin={"l": 8, "r": 12, "t": top, "b": 8}, paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)", showlegend=False, template="none", separators=". ",
         font={"family": _FONT, "size": 12, "color": colours["ink"]},
+        modebar={"bgcolor": colours["bg"], "color": colours["mute"], "activecolor": colours["ink"]},
         hoverlabel={"bgcolor": colours["bg2"], "bordercolor": colours["line"], "align": "left",
                     "font": {"color": colours["ink"], "size": 12, "family": _FONT}})
     for axes in (figure.update_xaxes, figure.update_yaxes):

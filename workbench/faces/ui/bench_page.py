@@ -63,7 +63,7 @@ def draw() -> None:
             _whole(whole)
         elif now is None:
             command = _COMMAND.format(suite="kernelbench")
-            theme.html(theme.strip("READY", "No bench has been recorded here",
+            theme.html(theme.strip("READY", "No session here has a bench",
                                    f"Measure a suite with Start on the left, or with {command}"))
         return
     for name in own:
@@ -95,8 +95,9 @@ def _sessions(there: dict[str, Path]) -> list[str]:
         st.session_state["bench_sessions"] = [begun]
         del st.session_state["bench next"]
     labels = state.session_labels(list(there))
+    empty = "the recorded sessions" if usual else "Choose one" if there else "none with a bench"
     chosen = st.multiselect("Sessions", list(there), key="bench_sessions", format_func=lambda n: labels[n],
-                            persist_state="session", placeholder="the recorded sessions",
+                            persist_state="session", placeholder=empty,
                             help="A cell comes from the latest of these sessions that measured it. Times of two sessions are "
                                  "never compared. If no session is chosen, the recorded ones are shown.")
     address.note("sessions", ",".join(chosen))

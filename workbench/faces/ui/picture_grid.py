@@ -93,7 +93,7 @@ class _Grid:
             text = element.label((a.tap, b.tap), (a.input, b.input))
             i, j = (a.input - self.down.start, b.input - self.across.start) if of_input else (a.tap, b.tap)
             if text and 5.4 * len(text) + 1 <= self.small:
-                parts.append(f'<text class="tag" x="{_EDGE + (j + .5) * self.small:.1f}" '
+                parts.append(f'<text class="tag s" x="{_EDGE + (j + .5) * self.small:.1f}" '
                              f'y="{top + (i + .5) * self.small + 3:.1f}">{text}</text>')
         return parts
 
@@ -174,7 +174,7 @@ class _Grid:
                 for i, j, top, row, column in ((a.input, b.input, _TOP, self.down.start, self.across.start),
                                                (a.tap, b.tap, self.taps_top, 0, 0)):
                     if 5.4 * len(f"{i},{j}") + 3 <= size:
-                        parts.append(f'<text class="tag" x="{_EDGE + (j - column + .5) * size:.1f}" '
+                        parts.append(f'<text class="tag s" x="{_EDGE + (j - column + .5) * size:.1f}" '
                                      f'y="{top + (i - row + .5) * size + 3:.1f}">{i},{j}</text>')
         base = _TOP + self.height + 26
         parts.append(f'<text class="code big" x="0" y="{base:.0f}">{self._formula(output)}</text>'

@@ -30,6 +30,7 @@ margin:0;max-width:760px;color:var(--ink);font-family:"Source Sans","Source Sans
 .kwp .sel{fill:none;stroke:var(--ink);stroke-width:2;stroke-linejoin:round} .kwp .thin{stroke-width:1.4}
 .kwp .tagbox{fill:var(--bg)} .kwp .wrong{fill:light-dark(#B3420C,#FF8A5C)}
 .kwp .tag{font:600 11px "Source Code Pro",ui-monospace,monospace;text-anchor:middle;letter-spacing:-.5px}
+.kwp .tag.s{font-size:9.5px}
 .kwp .out:hover .d,.kwp .out:focus .d,.kwp .pin .d,.kwp .out:hover .hot,.kwp .out:focus .hot,.kwp .pin .hot{opacity:1}
 .kwp svg:has(.out:hover) .pin:not(:hover) .d,.kwp svg:has(.out:hover) .pin:not(:hover) .hot,
 .kwp svg:has(.out:focus) .pin:not(:focus) .d,.kwp svg:has(.out:focus) .pin:not(:focus) .hot,

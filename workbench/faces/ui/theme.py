@@ -206,7 +206,7 @@ background:none}
 .kwed .marks{position:absolute;inset:0;pointer-events:none}
 .kwed .mark{position:absolute;left:-8px;right:0;height:18px;background:var(--badbg);border-left:3px solid var(--bad);
 box-sizing:border-box}
-.kwed .mark span{position:absolute;margin-left:5px;white-space:nowrap;color:var(--bad);font-size:11.5px;font-weight:600}
+.kwed .mark span{position:absolute;margin-left:5px;white-space:nowrap;color:var(--bad);font-weight:600}
 .kwed .marks u{position:absolute;height:18px;text-decoration:none;background:light-dark(#E39A0044,#F0B23E44)}
 .kwed .marks u.now{outline:1.5px solid light-dark(#8A6100,#F0B23E)}
 .kwed .errors{display:flex;flex-direction:column;align-items:flex-start;gap:3px;margin-top:6px;max-height:110px;overflow:auto}

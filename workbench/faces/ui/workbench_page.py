@@ -477,7 +477,7 @@ def _layer_picture(workload: Workload, *, faded: bool) -> None:
         with st.container(width=88):
             theme.html('<span class="foot">Explain output</span>')
         text = st.text_input("Explain output", key="explain", persist_state="session", label_visibility="collapsed", width=130,
-                             placeholder=", ".join(["0"] * workload.layer.dims))
+                             placeholder=f"such as {', '.join(['0'] * workload.layer.dims)}")
         theme.html(f'<div class="wrong" role="alert">{escape(problem)}</div>' if problem else "")
     address.note("explain", text.strip())
 
