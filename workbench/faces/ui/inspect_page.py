@@ -123,7 +123,8 @@ def _choose(trials: list[Trial]) -> Trial | None:
             for label, to, key in (("Previous", at - 1, theme.PREVIOUS_KEY), ("Next", at + 1, theme.NEXT_KEY)):
                 there = 0 <= to < len(here)
                 st.button(label, key=f"inspect {label}", width="stretch", disabled=not there, shortcut=key, on_click=_step,
-                          args=(here[to] if there else chosen,), help=f"The candidate {label.lower()} in the list. Key: {key}")
+                          args=(here[to] if there else chosen,),
+                          help=f"The {label.lower()} candidate of the list above, which begins with the newest. Key: {key}")
     return by_id.get(chosen)
 
 
