@@ -54,7 +54,7 @@ def test_no_model_gets_slower_and_none_drifts(runner: Runner, name: str, train: 
     if report.kept:
         assert all(pairs.verdict != "SLOWER" for pairs in report.times.values())
         drift = report.drift[step]
-        for ours, own in ((drift.outputs, drift.tf32_outputs), (drift.gradients, drift.tf32_gradients)):
+        for ours, own in ((drift.outputs, drift.own_outputs), (drift.gradients, drift.own_gradients)):
             assert ours is None or ours <= max(LEAST[form], own or 0.0)
         original = sum(row.times[step].original_ms for row in report.kept)
         patched = sum(row.times[step].patched_ms for row in report.kept)

@@ -103,7 +103,9 @@ def test_the_command_line_writes_the_file_the_figure_and_json(tmp_path, monkeypa
     rows = {row.found.paths[0]: row for row in report.layers}
     assert rows["output_upscaling.0"].kept and rows["output_upscaling.0"].recipe == {"forward": "naive_gather in bf16"}
     assert not rows["multimask"].kept and rows["multimask"].reason == "The model never called it in this step."
-    assert report.drift[INFERENCE].outputs < 1e-2 and report.drift[INFERENCE].gradients is None
+    drift = report.drift[INFERENCE]
+    assert drift.outputs < 1e-2 and drift.gradients is None and 1e-4 < drift.own_outputs < 1e-1
+    assert "(PyTorch's own autocast bfloat16 against no autocast: " in text.report_text(report)
     written = out.read_text()
     assert "output_upscaling.0" in written and "multimask" not in written and "Judged on the CPU emulator." in written
     model = models.MaskDecoder()

@@ -134,13 +134,13 @@ class TimedLayer:
 @dataclass(frozen=True)
 class Drift:
     """How much the results of the patched model differ: the relative L2 distance, the largest of all outputs, and the largest
-    of the gradients of all parameters. `tf32`: the same distance between PyTorch's float32 with TF32 on and off, if it was
-    measured. None: there is nothing to compare."""
+    of the gradients of all parameters. `own`: the same distance between two precisions of PyTorch, if it was measured: float32
+    with TF32 on and off, or autocast on and off. None: there is nothing to compare."""
 
     outputs: float | None
     gradients: float | None
-    tf32_outputs: float | None = None
-    tf32_gradients: float | None = None
+    own_outputs: float | None = None
+    own_gradients: float | None = None
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def evidence(report: PatchReport, right_by: str = "give --keep right") -> str:
     if report.emulated and report.keep == FASTER_ONLY and any(row.status for row in report.layers):
         return ("The CPU emulates the kernels, so it is not known whether they are faster. To patch each layer whose kernels "
                 f"are right, {right_by}.")
-    return " ".join(f"{name}: {_drift(d)}." for name, d in report.drift.items())
+    return " ".join(f"{name}: {_drift(d, report.source.autocast)}." for name, d in report.drift.items())
 
 
 def report_text(report: PatchReport) -> str:
@@ -118,7 +118,7 @@ def end_to_end(report: PatchReport) -> list[str]:
     if report.kept and report.emulated:
         lines.append("The whole model: emulated, not timed.")
     for name, d in report.drift.items():
-        lines.append(f"Drift of the {name}: {_drift(d)}.")
+        lines.append(f"Drift of the {name}: {_drift(d, report.source.autocast)}.")
     if report.peak_bytes:
         lines.append(f"Peak memory of a step: {numbers.memory(report.peak_bytes['original'])} with PyTorch, "
                      f"{numbers.memory(report.peak_bytes['patched'])} patched.")
@@ -131,13 +131,15 @@ def _pairs(pairs: Pairs | None) -> str:
     return f"{pairs.verdict} {numbers.ratio(pairs.ratio)} ({numbers.interval(pairs.low, pairs.high, pairs.ratio)})"
 
 
-def _drift(drift: Drift) -> str:
-    def said(what: str, value: float | None, tf32: float | None) -> str:
+def _drift(drift: Drift, autocast: str) -> str:
+    ways = f"autocast {autocast} against no autocast" if autocast else "TF32 against float32"
+
+    def said(what: str, value: float | None, own: float | None) -> str:
         if value is None:
             return ""
-        own = f" (PyTorch's own TF32 against float32: {numbers.error(tf32)})" if tf32 is not None else ""
-        return f"{what} differ by {numbers.error(value)}{own}"
-    words = [said("outputs", drift.outputs, drift.tf32_outputs), said("gradients", drift.gradients, drift.tf32_gradients)]
+        its = f" (PyTorch's own {ways}: {numbers.error(own)})" if own is not None else ""
+        return f"{what} differ by {numbers.error(value)}{its}"
+    words = [said("outputs", drift.outputs, drift.own_outputs), said("gradients", drift.gradients, drift.own_gradients)]
     return ", ".join([*filter(None, words), "relative L2"]) if any(words) else "there is nothing to compare"
 
 

@@ -62,6 +62,7 @@ def compare(both: States, stepper: Stepper, said: list[str], *, train: bool, dty
         with _nudged(both.layers, seed, _ROUNDING_16_BIT if narrow else _ROUNDING):
             own.append(again())
     tf32 = _tf32(again) if stepper.device.type == "cuda" else []
+    without = _without_autocast(again, stepper) if stepper.autocast else {}
     both.patched()
     try:
         ours = results()
@@ -71,7 +72,8 @@ def compare(both: States, stepper: Stepper, said: list[str], *, train: bool, dty
         both.original()
         again()
         return {}, f"with the kernels the model fails: {failed}"
-    drift = Drift(*farthest(theirs, ours), *(farthest(*tf32) if tf32 else (None, None)))
+    its_own = farthest(without, theirs) if without else farthest(*tf32) if tf32 else (None, None)
+    drift = Drift(*farthest(theirs, ours), *its_own)
     limit = _LIMIT_16_BIT if narrow else _LIMIT
     return {TRAINING if train else INFERENCE: drift}, differs(theirs, ours, own=[*own, *tf32], limit=limit,
                                                                      said=said)
@@ -132,6 +134,17 @@ def _tf32(run: Callable[[], Results]) -> list[Results]:
         with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=allowed):
             found.append(run())
     return found
+
+
+def _without_autocast(run: Callable[[], Results], stepper: Stepper) -> Results:
+    """PyTorch's own results in the dtype of the model, without TF32."""
+    benchmark, autocast = torch.backends.cudnn.benchmark, stepper.autocast
+    stepper.autocast = ""
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=False):
+            return run()
+    finally:
+        stepper.autocast = autocast
 
 
 @contextmanager
