@@ -110,7 +110,7 @@ def test_a_broken_file_is_told_by_its_first_cause_as_on_a_gpu(built: Callable[[s
 @pytest.mark.parametrize(("said", "status", "advice"), [
     ("invalid configuration argument", "LAUNCH_FAILED", "Launch 1 to 1024 threads in a block"),
     ("too many resources requested for launch", "LAUNCH_FAILED", "The block needs more registers"),
-    ("invalid argument", "LAUNCH_FAILED", "Above 48 KiB of dynamic shared memory call cudaFuncSetAttribute"),
+    ("invalid argument", "LAUNCH_FAILED", "Launch at least 1 block. Above 48 KiB of dynamic shared memory call"),
     ("no kernel image is available for execution on the device", "LAUNCH_FAILED", "It is built for another GPU"),
     ("out of memory", "OUT_OF_MEMORY", "Allocate less"),
     ("an illegal memory access was encountered", "KERNEL_FAULT", "Test each index"),

@@ -34,8 +34,8 @@ _OF_CUDA = (
      "The block needs more registers than a multiprocessor has: launch fewer threads, or write __launch_bounds__ before the "
      "kernel."),
     ("invalid argument", Status.LAUNCH_FAILED,
-     "Above 48 KiB of dynamic shared memory call cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, "
-     "bytes) before the launch, and stay below the GPU's limit."),
+     "Launch at least 1 block. Above 48 KiB of dynamic shared memory call cudaFuncSetAttribute(kernel, "
+     "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) before the launch, and stay below the GPU's limit."),
     ("no kernel image is available", Status.LAUNCH_FAILED,
      "It is built for another GPU: remove -arch and -gencode from extra_cuda_cflags."),
     ("invalid device function", Status.LAUNCH_FAILED,
