@@ -4,10 +4,11 @@
 
 COMMIT: a commit with the templates that were recorded, or a folder with these templates. A trial counts if its id is that of
 these templates and today's templates give it another one. nvcc compiles both sources for the trial's GPU. The kernels (as
-nvdisasm prints them) and the host code with its constants (as objdump prints them) are compared. --write: trials whose code is
-the same get the id of today's source. The session notes which ones, and what was compared. The other trials have to be recorded
-again. --renamed: a name that today's templates give to a type or function; symbols contain it, so today's source is compiled
-with the old name. Exits 1 if a trial has to be recorded again.
+nvdisasm prints them) and the host code with its constants (as objdump prints them) are compared; a function of the host may
+have its instructions in another order, with the same jumps. --write: trials whose code is the same get the id of today's
+source. The session notes which ones, and what was compared. The other trials have to be recorded again. --renamed: a name
+that today's templates give to a type or function; symbols contain it, so today's source is compiled with the old name. Exits
+1 if a trial has to be recorded again.
 """
 
 from __future__ import annotations
@@ -110,22 +111,32 @@ def same_code(tools: Toolchain, renamed: Sequence[Sequence[str]], changed: Chang
         today = re.sub(rf"\b{new_name}\b", old_name, today)
     old, new = (code_of(tools, source, arch, one.candidate.compile_flags)
                 for one, source in ((changed.old, changed.old.source), (changed.new, today)))
-    return old == new
+    return old == new and (bool(old) or not changed.trial.ok)
 
 
 def code_of(tools: Toolchain, source: str, arch: str, flags: Sequence[str]) -> tuple[str, ...]:
-    """Kernels and host code of a source, as text. Raises `subprocess.CalledProcessError`."""
+    """Kernels and host code of a source, as text; nothing if nvcc refuses it. Raises `subprocess.CalledProcessError`."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as place:
         (Path(place) / "source.cu").write_text(source, encoding="utf-8")
 
         def out_of(*command: object) -> str:
             return subprocess.run([str(word) for word in command], cwd=place, capture_output=True, text=True, check=True).stdout
 
-        out_of(tools.nvcc, "-c", f"-arch={arch}", "-keep", *TORCH_NVCC_FLAGS, *NVCC_FLAGS, *flags, "-Xcompiler=-fPIC",
-               *(("-ccbin", tools.cxx) if tools.cxx else ()), "source.cu", "-o", "source.o")
+        try:
+            out_of(tools.nvcc, "-c", f"-arch={arch}", "-keep", *TORCH_NVCC_FLAGS, *NVCC_FLAGS, *flags, "-Xcompiler=-fPIC",
+                   *(("-ccbin", tools.cxx) if tools.cxx else ()), "source.cu", "-o", "source.o")
+        except subprocess.CalledProcessError:
+            return ()      # as when the trial was recorded, if both sources give nothing
         kernels = out_of(tools.nvdisasm, "-c", "-hex", next(Path(place).glob("*.cubin")).name)
         constants = out_of("objdump", "-s", "source.o").split("Contents of section ")
-        return kernels, out_of("objdump", "-d", "-r", "source.o"), *(one for one in constants if one.startswith(".rodata"))
+        host = out_of("objdump", "-d", "-r", "--no-show-raw-insn", "source.o")
+        return kernels, unordered(host), *(one for one in constants if one.startswith(".rodata"))
+
+
+def unordered(host: str) -> str:
+    """The instructions of each function, sorted. Addresses stay only where they are operands."""
+    functions = re.split(r"^(?=[0-9a-f]+ <)", re.sub(r"^\s*[0-9a-f]+:\s*", "", host, flags=re.M), flags=re.M)
+    return "\n\n".join("\n".join(sorted(one.splitlines())) for one in functions)
 
 
 def rewrite(path: Path, same: Sequence[Changed], compared: str) -> None:
