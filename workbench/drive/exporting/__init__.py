@@ -1,1 +1,1 @@
-"""Writes candidates as one ModelNew file: `best_recipe` and `recipe` choose, `export` writes, `module_run` judges and times."""
+"""Writes candidates as one ModelNew file: `best_recipe` and `recipe` choose, `export` writes the file and has it judged."""

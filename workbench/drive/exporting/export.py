@@ -28,10 +28,15 @@ from ...core.plain_text import plain
 from ...core.presets import SUITES, Preset, problem_of
 from ...core.replies import ModuleJudged
 from ...core.template import Rendered, place, reduced_files, render
+from ...core.trial import Trial
+from ..reporting.report import is_emulated
 from ..running import outcome
+from ..running.request import Row as RunRow
+from ..running.request import Run
 from ..running.worker_process import WorkerDied, WorkerFailed, WorkerTimeout
+from ..sessions.session import Session
 from .best_recipe import Row, best_recipe, command, evidence, header_notes, other_dtypes
-from .recipe import Recipe, serves_any_layer
+from .recipe import Recipe, fastest, serves_any_layer
 
 Kind = tuple[str, str, str]    # a template, a dtype, a precision
 _FIXED = Path(__file__).with_name("model_new.py.txt")
@@ -160,6 +165,37 @@ def verify(call: Callable[[ModuleOrder], ModuleJudged], order: ModuleOrder) -> M
         if isinstance(error, WorkerFailed) and error.bad_request:
             raise BadRequest(str(error)) from error
         return ModuleJudged(**vars(outcome.failure(error, building=False)))
+
+
+def best_rows(run: Run) -> dict[str, RunRow]:
+    """Direction -> the row with the fastest right trial, for the directions of the fastest recipe. Without GPU times it is the
+    first right row."""
+    times = {t.trial_id: t.kernel_ms.median_ms if t.kernel_ms and not is_emulated(t) else float("inf")
+             for t in run.trials if t.ok}
+    best: dict[str, RunRow] = {}
+    for row in run.rows:
+        if row.trial_id in times and row.direction in LAUNCHES:
+            if row.direction not in best or times[row.trial_id] < times[best[row.direction].trial_id]:
+                best[row.direction] = row
+    return {d: best[d] for d in fastest({d: times[row.trial_id] for d, row in best.items()})}
+
+
+def judge_modules(call: Callable[..., ModuleJudged], run: Run, session: Session, device: str, scratch: Path) -> list[Trial]:
+    """module_ms: the fastest right candidate of each direction becomes a ModelNew, judged against nn.ConvTranspose. Gives the
+    trials of both, the latter in each of its modes; none when no candidate was right."""
+    best = best_rows(run)
+    if not best:
+        return []
+    request = run.request
+    recipe = Recipe.of(request.workload, {d: row.candidate for d, row in best.items()})
+    preset = problem_of(request.workload)
+    text = export_text(recipe, constructor=preset)
+    order = module_order(text, request.workload, device=device, scratch=scratch, preset=preset)
+    try:
+        result = call(replace(order, time=request.time, effort=request.effort), limit_s=max(300.0, 4 * request.run_timeout_s))
+    except (WorkerDied, WorkerFailed, WorkerTimeout) as error:
+        result = ModuleJudged(**vars(outcome.failure(error, building=False)))
+    return outcome.module_trials(session, run, result, recipe={d: row.candidate for d, row in best.items()}, text=text)
 
 
 def proof_workload(workload: Workload, device: str) -> Workload:

@@ -21,7 +21,7 @@ from ...core.replies import Built, Device, Event, Interleaved, Judged, Outcome
 from ...core.template import Rendered, render
 from ...core.trial import WRONG_VALUES, Status, Trial
 from ...core.wrong_values import advice_of, sentence
-from ..exporting.module_run import judge_modules
+from ..exporting.export import judge_modules
 from ..machine.daemon_threads import DaemonThreads, Shared
 from ..machine.device_lock import DeviceLock
 from ..sessions.session import Session, SessionFull
