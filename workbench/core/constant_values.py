@@ -301,7 +301,7 @@ class _Run:
         begin, asked, step = split(code[at + 2:body - 1], ";")
         if begin:
             self._simple(begin)
-        while self._value(asked):
+        while not asked or self._value(asked):
             done, found = self._statement(code, body)
             if done:
                 return True, found

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,6 +47,7 @@ _PART = re.compile(r'^#line 1 "([^"]+)"\n', re.M)
 _EXPORTS = re.compile(r"^KW_EXPORT_([A-Z_]+)\(", re.M)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+_Found = tuple[dict[_K, _V], Callable[[_K], bool]]   # what is known of a text for one kernel, and which places it has
 ENTRY = "kw_"  # a single rendering exports the symbols kw_forward and kw_forward_workspace
 
 
@@ -153,18 +155,20 @@ def reduced_files(kernels: Sequence[tuple[Candidate, Rendered]],
                 own.add(name)
     texts = {name: text if name in own else without_branches(
         text, _known(directions.get(name, ())) | _known_of_gpu(least_sm[name])) for name, text in files.items()}
-    answers: dict[str, list[dict[int, bool]]] = {}
+    answers: dict[str, list[_Found[int, bool]]] = {}
     shapes: dict[str, list[dict[str, set[int]]]] = {}
-    literals: dict[str, list[dict[Constant, str]]] = {}
+    literals: dict[str, list[_Found[Constant, str]]] = {}
     for candidate, rendered in kernels:
         used = {name: texts[name] for name, _ in files_of(candidate, rendered)}
         others = (configs or {}).get(candidate, ())
         tune = {n: v for n, v in candidate.config.items() if all(other.get(n) == v for other in others)}
         of_layer = None if other_layers else _of_layer(used, rendered.instance, candidate.direction)
         for name, found in settled(used, rendered.instance, tune).items():
-            answers.setdefault(name, []).append(found | (of_layer.answers(name) if of_layer else {}))
+            known = found | (of_layer.answers(name) if of_layer else {})
+            answers.setdefault(name, []).append((known, partial(of_layer.runs, name) if of_layer else _always))
             shapes.setdefault(name, []).append(of_layer.shapes() if of_layer else {})
-            literals.setdefault(name, []).append(of_layer.literals(name) if of_layer else {})
+            literals.setdefault(name, []).append(
+                (of_layer.literals(name) if of_layer else {}, _always))
     macros, before = function_macros(texts.values()), dict(texts)
     for name in texts.keys() - own:
         before[name] = without_statements(texts[name], _common(answers[name]))
@@ -283,9 +287,15 @@ def _known_of_gpu(min_sm: int) -> dict[str, bool]:
     return known | ({"__CUDA_ARCH_FEAT_SM90_ALL": True} if min_sm == _ONE_ARCH else {})
 
 
-def _common(answers: Sequence[dict[_K, _V]]) -> dict[_K, _V]:
-    """The answers that are the same for all kernels made from a text."""
-    return {place: answer for place, answer in answers[0].items() if all(found.get(place) == answer for found in answers)}
+def _common(answers: Sequence[_Found[_K, _V]]) -> dict[_K, _V]:
+    """The answers that are the same for all kernels made from a text that have the place."""
+    every = {place: answer for found, _ in answers for place, answer in found.items()}
+    return {place: answer for place, answer in every.items()
+            if all(found[place] == answer if place in found else not has(place) for found, has in answers)}
+
+
+def _always(_place: object) -> bool:
+    return True
 
 
 def _of_layer(texts: Mapping[str, str], instance: str, direction: str) -> Constants:

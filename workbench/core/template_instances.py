@@ -74,6 +74,10 @@ class Constants(Declared):
                 if text == name and None not in found and len({*map(bool, found)}) == 1} | {
                     scope.tokens[0].start: False for scope in special if scope not in self._envs and self.is_known}
 
+    def runs(self, name: str, place: int) -> bool:
+        """Whether the kernel may have that `if constexpr` of that text: it stands in a part that is used."""
+        return not self.is_known or (name, place) in self._answers
+
     def shapes(self) -> dict[str, set[int]]:
         """A template that is only declared -> the numbers with which it is used; those that are not known are absent."""
         return {name: found for name, found in self.declared.items() if all(isinstance(one, int) for one in found)
@@ -272,6 +276,8 @@ class _Here:
 
     def _first_type(self, code: Code) -> tuple[Value, int]:
         name = code[0].text
+        if [t.text for t in code[:4]] == ["std", "::", "conditional_t", "<"]:
+            return self._conditional(code)
         if len(code) > 1 and code[1].text == "<":
             end = behind_angles(code, 1)
             given = [self.argument(one) for one in split(code[2:end - 1])]
@@ -279,6 +285,17 @@ class _Here:
                 name = self.all._template(name, self.env[name])
             return self.instance(name, given) if name in self.all._structs else self.alias(name, given), end
         return self.named_type(name), 1
+
+    def _conditional(self, code: Code) -> tuple[Value, int]:
+        """std::conditional_t<condition, one, two>."""
+        end = behind_angles(code, 3)
+        condition, *both = split(code[4:end - 1])
+        one, two = (self.type(part) for part in both)
+        try:
+            asked = Expression(self, condition).value()
+        except UNKNOWN:
+            asked = None
+        return None if asked is None else one if asked else two, end
 
     def named_type(self, name: str) -> Value:
         if name in self.env:
