@@ -220,7 +220,7 @@ def _entry(trial: Trial, session: Session, baselines: Baselines, precision_class
     baseline = baselines.beside(trial, session, precision_class)
     return BestKnown(
         arch=arch or trial.device.arch, layer=str(work.layer), direction=trial.direction, dtype=work.dtype,
-        precision_class=precision_class, variant=trial.name, config=trial.tunables, precision=trial.precision,
+        precision_class=precision_class, variant=trial.name, config=_config(trial), precision=trial.precision,
         form=trial.form or "constant", ms=round(trial.kernel_median_ms, 6), batch=work.batch, input_size=tuple(work.input_size),
         gpu=trial.device.name, session=session.name,
         rel_l2=_two_digits(max((e.rel_l2 for e in trial.errors.values()), default=None)),
@@ -228,6 +228,14 @@ def _entry(trial: Trial, session: Session, baselines: Baselines, precision_class
         baseline_ms=round(baseline.kernel_median_ms, 6) if baseline and baseline.kernel_ms else None,
         pytorch_precision=default_precision(baselines.defaults, trial), compile_flags=trial.compile_flags,
         memory_format=work.memory_format)
+
+
+def _config(trial: Trial) -> dict[str, int]:
+    """The trial's config in today's template: a tunable that is newer than the trial has its default."""
+    try:
+        return dict(candidate_of(trial).config)
+    except (BadRequest, RenderError):  # the variant no longer offers it
+        return trial.tunables
 
 
 def _elements(trial: Trial) -> int:
