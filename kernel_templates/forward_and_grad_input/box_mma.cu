@@ -20,6 +20,7 @@ needs     = [
   "precision != 'tf32x3' or used <= 16",
   "layer.groups * m8 * chunks * fragments <= 2 ** 24",
   "least <= 1024 * SHARED_KB",
+  "RAW == 0 or element_bytes == 4 and grain_w == 1",
 ]
 
 [tune]
@@ -30,6 +31,7 @@ STAGES    = {values = [2, 3, 4], default = 2, help = "boxes in flight or in use"
 SHARED_KB = {values = [72, 96, 110, 224], default = 110, help = "shared memory of a block in KB"}
 SPLIT_D   = {values = [0, 1, 2], default = 0, help = "a step multiplies 1: all planes of a box, 2: one plane (0: automatic)"}
 BLOCKS    = {values = [1, 2, 3], default = 2, help = "blocks that a multiprocessor should hold; it limits registers"}
+RAW       = {values = [0, 1], default = 0, help = "1: copies vectors of 16 bytes whatever the alignment of rows"}
 
 [grad_input.tune]
 WARPS     = {values = [3, 4, 6, 8, 12, 16], default = 8, help = "warps of a block"}
@@ -168,6 +170,8 @@ __global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) box_mma(BoxArgume
     place[i] = ((own.deep < 0 ? 0 : own.deep * D::IN_STEP) * a.rows + own.high * H::IN_STEP) * a.row +
                own.strip * Plan::STRIP_IN + lane % 4 * PAIRS * a.pitch + lane % 4 * PAIRS / 2 * a.pair;
   }
+  std::conditional_t<Plan::RAW, RawPlaces<Plan>, const int(&)[Plan::STRIPS]> places = place;
+  if constexpr (Plan::RAW) places.turn(a, warp, lane);
 
   BoxTile<Scalar> ahead, tile;
   ahead.at(a, first);
@@ -194,6 +198,7 @@ __global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) box_mma(BoxArgume
 #pragma unroll 1
   for (tile.at(a, first); tile.tile < a.tiles; tile.at(a, tile.tile + apart)) {
     BoxSums<Plan> sum = {};
+    if constexpr (Plan::RAW) places.of_tile = box_phase<Plan>(a, tile, kind / Plan::M_PARTS);
 #pragma unroll 1
     for (int step = 0; step < Plan::STEPS; ++step) {
       cp_async_wait<Plan::STAGES - 2>();
@@ -201,7 +206,7 @@ __global__ void __launch_bounds__(Plan::THREADS, Plan::BLOCKS) box_mma(BoxArgume
       fill();
       const float* const of_step =
           weights + (Plan::RESIDENT ? step / Plan::PLANES * Plan::CHUNK_WORDS : stage * Plan::STEP_WORDS);
-      multiply_box_step<Plan>(sum, boxes + stage * BOX, place, reinterpret_cast<const float4*>(of_step) + lane, step, a);
+      multiply_box_step<Plan>(sum, boxes + stage * BOX, places, reinterpret_cast<const float4*>(of_step) + lane, step, a);
       if (++stage == Plan::STAGES) stage = 0;
     }
     constexpr int MOST = Plan::LENGTH % Plan::VECTOR == 0 ? Plan::VECTOR : 4;
@@ -244,7 +249,10 @@ cudaError_t launch_boxes(const Sizes& sizes, const typename Plan::Scalar* in, co
   a.in_w = Plan::FORWARD ? sizes.in_w : sizes.out_w, a.out_w = Plan::FORWARD ? sizes.out_w : sizes.in_w;
   if (!box_shape<Plan>(a)) return cudaErrorInvalidConfiguration;
   a.tiles *= sizes.batch;
-  a.in_vector = Plan::W::GRAIN > 1 ? 1 : box_vector(a.in_w, in, Plan::READ);
+  if (Plan::RAW)
+    a.in_vector = Plan::VECTOR;
+  else
+    a.in_vector = Plan::W::GRAIN > 1 ? 1 : box_vector(a.in_w, in, Plan::READ);
   a.out_vector = box_vector(a.out_w, out, Plan::VECTOR);
   a.pieces = ceil_div(a.width, a.in_vector);
   const auto inverse = [](int divisor) { return unsigned((1U << 31) / divisor + 1); };

@@ -67,6 +67,36 @@ __global__ void __launch_bounds__(256) pack_box_weights(const typename Plan::Sca
   }
 }
 
+// RAW: where the strips of a lane lie in a row of a box whose first grain is any element of its first vector.
+template <class Plan>
+struct RawPlaces {
+  int at[Plan::STRIPS];
+  unsigned turns[Plan::STRIPS];        // elements to the strip's own row and the lane's channel
+  unsigned of_tile, of_plane, of_row;  // modulo VECTOR: which element of its vector the first one is, in the first channel
+
+  // `place`: where the strips lie in a row that starts with its first grain.
+  __device__ __forceinline__ RawPlaces(const int (&place)[Plan::STRIPS]) {
+#pragma unroll
+    for (int i = 0; i < Plan::STRIPS; ++i) at[i] = place[i];
+  }
+  __device__ __forceinline__ void turn(const BoxArguments<typename Plan::Scalar>& a, int warp, int lane) {
+#pragma unroll
+    for (int i = 0; i < Plan::STRIPS; ++i) {
+      const BoxStrip own = box_strip(a, (warp * Plan::STRIPS + i) * 8 + Plan::strip_of_column(lane / 4));
+      const unsigned plane = own.deep < 0 ? 0 : own.deep * Plan::D::IN_STEP * Plan::D::GRAIN;
+      const unsigned row = own.high * Plan::H::IN_STEP * Plan::H::GRAIN;
+      turns[i] = (unsigned(lane % 4) * a.in_d * a.in_h + plane * a.in_h + row) * a.in_w;
+    }
+  }
+  __device__ __forceinline__ void to_plane(const BoxArguments<typename Plan::Scalar>& a, int plane) {
+    of_plane = of_tile + unsigned(plane * Plan::D::GRAIN) * a.in_h * a.in_w;
+  }
+  __device__ __forceinline__ void to_row(const BoxArguments<typename Plan::Scalar>& a, int row) {
+    of_row = of_plane + unsigned(row * Plan::H::GRAIN) * a.in_w;
+  }
+  __device__ __forceinline__ int operator[](int i) const { return at[i] + (of_row + turns[i]) % Plan::VECTOR; }
+};
+
 // What a lane multiplies: grain i of each strip, of two channels (16 bits: two pairs of channels).
 template <class Plan>
 struct BoxWindow {
@@ -77,7 +107,8 @@ struct BoxWindow {
   Word rest[Plan::HELD && Plan::THREE ? Plan::STRIPS : 1][2][Plan::THREE ? WIDTH : 1];  // tf32x3: what the value lacks
 
   // `row` + place[i] is the first grain of strip i, in the lane's first channel.
-  __device__ __forceinline__ void load(const Scalar* row, const int (&place)[Plan::STRIPS], const BoxArguments<Scalar>& a) {
+  template <class Places>
+  __device__ __forceinline__ void load(const Scalar* row, Places& place, const BoxArguments<Scalar>& a) {
     if constexpr (Plan::HELD) {
 #pragma unroll
       for (int strip = 0; strip < Plan::STRIPS; ++strip)
@@ -106,9 +137,9 @@ struct BoxWindow {
     }
   }
   // Both operands of a lane. tf32x3: `low` gets what they lack.
-  template <int STRIP, int GRAIN>
+  template <int STRIP, int GRAIN, class Places>
   __device__ __forceinline__ void at(Word (&both)[2], [[maybe_unused]] Word (&low)[2], const Scalar* row,
-                                     const int (&place)[Plan::STRIPS], const BoxArguments<Scalar>& a) const {
+                                     Places& place, const BoxArguments<Scalar>& a) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (Plan::HELD) {
@@ -135,9 +166,9 @@ struct BoxWindow {
 };
 
 // The products of one fragment of weights with all cells of a lane.
-template <class Plan, int SHIFT>
+template <class Plan, int SHIFT, class Places>
 __device__ __forceinline__ void multiply_box_strips(float (&sum)[Plan::NT][4], const BoxWindow<Plan>& window,
-                                                const typename Plan::Scalar* row, const int (&place)[Plan::STRIPS],
+                                                const typename Plan::Scalar* row, Places& place,
                                                 const float4* weights, const BoxArguments<typename Plan::Scalar>& a) {
   const float4 v = *weights, rest = Plan::THREE ? weights[32] : v;
   const_loop<0, Plan::NT>([&](auto cell) {
@@ -163,9 +194,9 @@ __device__ __forceinline__ void multiply_box_strips(float (&sum)[Plan::NT][4], c
 
 // sum += weights * box, for one chunk of channels and the taps whose offset along D has this number. `box` is the first
 // line of the box that they meet; `weights` the lane's words of the first fragment of these taps.
-template <class Plan, int NUMBER>
+template <class Plan, int NUMBER, class Places>
 __device__ __forceinline__ void multiply_box_plane(BoxSums<Plan>& sum, const typename Plan::Scalar* box,
-                                               const int (&place)[Plan::STRIPS], const float4* weights,
+                                               Places& place, const float4* weights,
                                                const BoxArguments<typename Plan::Scalar>& a) {
   using D = typename Plan::D;
   using H = typename Plan::H;
@@ -174,6 +205,7 @@ __device__ __forceinline__ void multiply_box_plane(BoxSums<Plan>& sum, const typ
     constexpr int AT_H = H::offset(decltype(line)::value);
     if constexpr (H::first_at_its_offset(decltype(line)::value)) {
       const typename Plan::Scalar* const row = box + AT_H * a.row;
+      if constexpr (Plan::RAW) place.to_row(a, AT_H);
       BoxWindow<Plan> window;
       window.load(row, place, a);
       const_loop<0, TAPS * H::TAPS>([&](auto tap_row) {
@@ -206,15 +238,16 @@ __device__ __forceinline__ void multiply_box_plane(BoxSums<Plan>& sum, const typ
 }
 
 // sum += weights * box, for one step of a tile.
-template <class Plan>
+template <class Plan, class Places>
 __device__ __forceinline__ void multiply_box_step(BoxSums<Plan>& sum, const typename Plan::Scalar* box,
-                                              const int (&place)[Plan::STRIPS], const float4* weights, int step,
+                                              Places& place, const float4* weights, int step,
                                               const BoxArguments<typename Plan::Scalar>& a) {
   using D = typename Plan::D;
   const_loop<0, Plan::OFFSETS>([&](auto number) {
     constexpr int NUMBER = decltype(number)::value;
     if (Plan::SPLIT && step % Plan::PLANES != NUMBER) return;
     const bool all = Plan::RESIDENT || !Plan::SPLIT;
+    if constexpr (Plan::RAW) place.to_plane(a, D::offset_at(NUMBER));
     multiply_box_plane<Plan, NUMBER>(sum, Plan::SPLIT ? box : box + D::offset_at(NUMBER) * a.rows * a.row, place,
                                  all ? weights + D::taps_before(NUMBER) * (Plan::TAP_WORDS / 4) : weights, a);
   });

@@ -162,8 +162,13 @@ struct BoxPlan {
     return FORWARD && CELL_OUT > 1 ? n % 2 * 4 + n / 2 : n;
   }
 
+  // RAW: rows of the box are rows of the source, in vectors of 16 bytes as they lie in memory. So the first grain of a row is
+  // any element of its first vector.
+  static constexpr bool RAW = Tune::RAW != 0;
+  static_assert(!RAW || (!NARROW && W::GRAIN == 1), "a lane loads single elements of 4 bytes, and each element is a grain");
+
   // A lane holds the window of each strip, in two channels (16 bits: in two pairs of channels).
-  static constexpr int READ_BYTES = box_divisor(16, STRIP_IN * BYTES), READ = READ_BYTES / BYTES;
+  static constexpr int READ_BYTES = RAW ? BYTES : box_divisor(16, STRIP_IN * BYTES), READ = READ_BYTES / BYTES;
   static constexpr int LEAD = W::GRAIN == 1 ? (W::ORIGIN % READ + READ) % READ : 0;
   static constexpr int WINDOW = box_multiple(STRIP_IN - CELL_IN + SHIFTS + LEAD, READ);
   static constexpr bool HELD = STRIPS * WINDOW <= (THREE ? 24 : 48);  // else each shift loads its own elements
@@ -173,14 +178,16 @@ struct BoxPlan {
   struct Skew {
     int more, pair;
   };
-  static constexpr int turns(int pitch, int pair) {  // of shared memory, for one load of a warp
+  // Turns of shared memory, for one load of a warp. `apart`: elements from channel to channel in memory, modulo VECTOR.
+  static constexpr int turns(int pitch, int pair, int apart) {
     constexpr int BYTES_READ = READ_BYTES < 4 ? 4 : READ_BYTES, LANES = 128 / BYTES_READ < 32 ? 128 / BYTES_READ : 32;
     int sum = 0;
     for (int first = 0; first < 32; first += LANES) {
       int hits[32] = {}, most = 0;
       for (int lane = first; lane < first + LANES; ++lane) {
         const int channel = NARROW ? 2 * (lane % 4) : lane % 4;
-        const int byte = (channel * pitch + channel / 2 * pair) * 16 + strip_of_column(lane / 4) * (STRIP_IN * BYTES);
+        const int element = strip_of_column(lane / 4) * STRIP_IN + channel * apart % VECTOR;
+        const int byte = (channel * pitch + channel / 2 * pair) * 16 + element * BYTES;
         for (int word = 0; word < BYTES_READ / 4; ++word) {
           int& here = hits[(byte / 4 + word) % 32];
           if (++here > most) most = here;
@@ -195,7 +202,8 @@ struct BoxPlan {
     int fewest = 1000;
     for (int more = 0; more < 4; ++more)
       for (int pair = 0; pair < 8; ++pair) {
-        const int found = turns(vectors + more, pair) * 64 + more * 4 + pair;
+        int found = more * 4 + pair;
+        for (int apart = 0; apart < (RAW ? VECTOR : 1); ++apart) found += 64 * turns(vectors + more, pair, apart);
         if (found < fewest) fewest = found, best = {more, pair};
       }
     return best;

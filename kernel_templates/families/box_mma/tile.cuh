@@ -37,7 +37,7 @@ bool box_shape(BoxArguments<Scalar>& a) {
   do {
     a.strips = ceil_div(all, wanted);
     a.tiles_w = ceil_div(all, a.strips);
-    a.width = (a.strips - 1) * Plan::STRIP_IN + Plan::WINDOW;
+    a.width = (a.strips - 1) * Plan::STRIP_IN + Plan::WINDOW + (Plan::RAW ? Plan::VECTOR - 1 : 0);
     const int vectors = ceil_div(a.width, Plan::VECTOR);
     const typename Plan::Skew skew = Plan::SKEWS.of[vectors % 8];
     a.pitch = (vectors + skew.more) * Plan::VECTOR, a.pair = skew.pair * Plan::VECTOR;
@@ -86,4 +86,32 @@ template <class Scalar>
 __device__ __forceinline__ BoxStrip box_strip(const BoxArguments<Scalar>& a, int index) {
   const int line = box_quotient(index, a.by_strips), deep = box_quotient(line, a.by_high);
   return {deep < a.deep ? deep : -1, line - deep * a.high, index - line * a.strips};
+}
+
+// RAW: vectors from .. to - 1 of a row of the box lie inside the source's row, whatever its phase. `first_w`: the element of
+// the source's row that the first vector holds.
+template <class Plan>
+struct BoxEnds {
+  int from, to;
+  __device__ __forceinline__ BoxEnds(const BoxArguments<typename Plan::Scalar>& a, int first_w) {
+    constexpr int VECTOR = Plan::VECTOR;
+    const int before = VECTOR - 1 - first_w;
+    from = before <= 0 ? 0 : box_least(ceil_div(before, VECTOR), a.pieces);
+    to = a.in_w <= first_w ? from : box_least((a.in_w - first_w) / VECTOR, a.pieces);
+    if (to < from) to = from;
+  }
+  __device__ __forceinline__ int cut(const BoxArguments<typename Plan::Scalar>& a) const { return a.pieces - (to - from); }
+};
+
+// RAW: how many elements lie between the start of a vector of 16 bytes and the first element of a tile's first row in the first
+// channel of its group, modulo VECTOR. Rows and elements that do not exist count as if they did.
+template <class Plan>
+__device__ __forceinline__ unsigned box_phase(const BoxArguments<typename Plan::Scalar>& a,
+                                              const BoxTile<typename Plan::Scalar>& tile, int group) {
+  using D = typename Plan::D;
+  using H = typename Plan::H;
+  const unsigned first = unsigned(reinterpret_cast<unsigned long long>(a.in) / unsigned(Plan::BYTES));
+  const unsigned volume = unsigned(a.in_d) * a.in_h * a.in_w, slice = (unsigned(tile.n) * Plan::GROUPS + group) * Plan::K;
+  const unsigned d = D::ORIGIN + tile.d * D::IN_STEP * D::GRAIN, h = H::ORIGIN + tile.h * H::IN_STEP * H::GRAIN;
+  return first + slice * volume + (d * a.in_h + h) * a.in_w + Plan::W::ORIGIN + tile.w * Plan::STRIP_IN * Plan::W::GRAIN;
 }
