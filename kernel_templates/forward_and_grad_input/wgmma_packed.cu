@@ -5,8 +5,9 @@ after     = "naive_gather"
 idea      = "The source is packed once into the layout of Hopper's tensor cores; bulk copies stage it for wgmma."
 precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
-needs     = ["layer.stride_d == 1 and layer.stride_h == 1 and layer.stride_w == 1", "stage_bytes <= stage_limit",
+needs     = ["layer.stride_d == grain_d and layer.stride_h == grain_h and layer.stride_w == grain_w", "stage_bytes <= stage_limit",
              "weight_elements <= 33554432", "runs * run_sums <= 160",
+             "FOLD == 0 or RUN == 128 and tile <= 32 and tile != 24 and parts == 1 and (bundle - 1) * dilation_w <= 8",
              "packers < 2 or (CONSUMERS == 2 and BLOCKS_PER_SM == 1 and runs * run_sums <= 128)", "CONSUMERS < 3 or packers == 0"]
 min_sm    = 90
 arch      = "sm_90a"
@@ -22,36 +23,53 @@ RESIDENT      = {values = [0, 1, 2], default = 2, help = "weights stay in shared
 PACKERS       = {values = [0, 1, 2, 3], default = 3, help = "warpgroups that pack the next slice of the batch (3: automatic)"}
 SLICE         = {values = [0, 4, 8, 16], default = 8, help = "smallest number of tiles per block in a slice of the batch (0: any)"}
 SHAPE         = {values = [0, 1, 2], default = 0, help = "tile: 1 positions of whole rows, 2 rows by columns, 0 automatic"}
+FOLD          = {values = [0, 1], default = 0, help = "1: the rows of a product are 8, 16 or 32 channels of several taps along W"}
 
 [derived]
 forward         = "direction == 'forward'"
+grain_d         = "layer.stride_d if layer.kernel_d == 1 else gcd(layer.stride_d, layer.dilation_d)"
+grain_h         = "layer.stride_h if layer.kernel_h == 1 else gcd(layer.stride_h, layer.dilation_h)"
+grain_w         = "layer.stride_w if layer.kernel_w == 1 else gcd(layer.stride_w, layer.dilation_w)"
 channels        = "(layer.out_channels if forward else layer.in_channels) // layer.groups"
 parts           = "2 if precision == 'tf32x3' else 1"
 whole           = "8 if channels <= 8 else 16 if channels <= 16 else 24 if channels <= 24 else 32 if channels <= 32 else 48 if channels <= 48 else 64"
 most_tile       = "65536 // (64 * layer.kernel_h * layer.kernel_w) if parts == 2 else 64"
 half            = "whole if whole <= max(8, most_tile) else 16 if whole == 24 else whole // 2"
 quarter         = "half if half <= max(8, most_tile) else 16 if half == 24 else half // 2"
-tile            = "CHANNEL_TILE if CHANNEL_TILE else quarter if quarter <= max(8, most_tile) else 8"
-run_sums        = "parts * (RUN // 2 if tile == 64 else RUN // 64 * tile // 2)"
-packers         = "PACKERS if PACKERS < 3 else 2 if layer.kernel_d > 1 and CONSUMERS == 2 and BLOCKS_PER_SM == 1 else 0"
+fold_tile       = "8 if channels <= 8 else 16 if channels <= 16 else 32"
+tile            = "CHANNEL_TILE if CHANNEL_TILE else fold_tile if FOLD else quarter if quarter <= max(8, most_tile) else 8"
+dilation_w      = "ceil_div(layer.dilation_w, grain_w)"
+bundle          = "max(1, 64 // tile) if FOLD else 1"
+bundles         = "ceil_div(layer.kernel_w, bundle)"
+weight_rows     = "bundle * tile"
+run_sums        = "bundles * (RUN + 8) // 2 if FOLD else parts * (RUN // 2 if tile == 64 else RUN // 64 * tile // 2)"
+packers         = "PACKERS if PACKERS < 3 else 2 if layer.kernel_d > 1 and CONSUMERS == 2 and BLOCKS_PER_SM == 1 and FOLD == 0 else 0"
 most_runs       = "RUNS if RUNS else max(1, min((96 if CONSUMERS * BLOCKS_PER_SM > 2 or packers else 128 if BLOCKS_PER_SM == 2 else 144) // run_sums, (512 if layer.kernel_d > 1 else 1024) // (RUN * CONSUMERS)))"
-row_bytes       = "parts * 32 * (RUN + (layer.kernel_w - 1) * layer.dilation_w)"
-halo_bytes      = "parts * 32 * layer.kernel_h * layer.kernel_w * tile + (layer.kernel_h - 1) * layer.dilation_h * row_bytes"
+row_bytes       = "parts * 32 * (RUN + (layer.kernel_w - 1) * layer.dilation_w // grain_w)"
+halo_bytes      = "parts * 32 * layer.kernel_h * bundles * weight_rows + (layer.kernel_h - 1) * layer.dilation_h // grain_h * row_bytes"
 stage_limit     = "108000 // BLOCKS_PER_SM"  # about two stages; what fits exactly depends on the sizes, too
 half_runs       = "most_runs if RUNS or CONSUMERS * most_runs * row_bytes + halo_bytes <= 72000 // BLOCKS_PER_SM else max(1, most_runs // 2)"
 quarter_runs    = "half_runs if RUNS or CONSUMERS * half_runs * row_bytes + halo_bytes <= 72000 // BLOCKS_PER_SM else max(1, half_runs // 2)"
 runs            = "quarter_runs if RUNS or CONSUMERS * quarter_runs * row_bytes + halo_bytes <= 72000 // BLOCKS_PER_SM else max(1, quarter_runs // 2)"
 stage_bytes     = "CONSUMERS * runs * row_bytes + halo_bytes"
-weight_elements = "parts * layer.groups * ceil_div(channels, tile) * tile * layer.kernel_d * layer.kernel_h * layer.kernel_w * ((layer.in_channels if forward else layer.out_channels) // layer.groups + 16)"
+weight_elements = "parts * layer.groups * ceil_div(channels, tile) * weight_rows * layer.kernel_d * layer.kernel_h * bundles * ((layer.in_channels if forward else layer.out_channels) // layer.groups + 16)"
 threads         = "128 * (CONSUMERS + max(1, packers))"
 
 [plan]
 Plan            = "PackedPlan<Layer, Tune, true>"
+grain_d         = "Plan::Grain::D"
+grain_h         = "Plan::Grain::H"
+grain_w         = "Plan::Grain::W"
 whole           = "channel_tile_for(Plan::CHANNELS)"
 most_tile       = ""
 half            = ""
 quarter         = ""
+fold_tile       = "Plan::fold_tile()"
 tile            = "Plan::CHANNEL_TILE"
+dilation_w      = "Plan::DW"
+bundle          = "Plan::BUNDLE"
+bundles         = "Plan::BUNDLES"
+weight_rows     = "Plan::WEIGHT_ROWS"
 run_sums        = "Plan::SUMS"
 most_runs       = ""
 row_bytes       = "Plan::PARTS * 32 * (Plan::RUN + Plan::HALO_W)"
@@ -133,7 +151,7 @@ __device__ __forceinline__ void packed_products(const PackedGeometry& g, const P
           matrix_descriptor(ring, g.patch * 16, patch.group_step * 16 * (Plan::CHANNELS_ARE_ROWS ? 1 : Plan::PRODUCTS)) +
           first_run * patch.run_step;
       const unsigned long long w0 =
-          matrix_descriptor(g.resident ? base : ring + 2 * Plan::PARTS * g.patch * 16, Plan::CHANNEL_TILE * 16, 128);
+          matrix_descriptor(g.resident ? base : ring + 2 * Plan::PARTS * g.patch * 16, Plan::WEIGHT_ROWS * 16, 128);
       const int runs = __shfl_sync(~0u, runs_in_use<Plan>(g, t, first_run), 0);
       int before = -1;
 #pragma unroll 1
@@ -161,6 +179,9 @@ __device__ __forceinline__ void packed_products(const PackedGeometry& g, const P
       if constexpr (Plan::SPLIT) {
         if (since > 0) take_out<Plan, Plan::RUNS>(sum, total);
         store_sums<Plan>(g, t, first_run, total, mine, bias, result);
+      } else if constexpr (Plan::FOLD) {
+        float* const exchange = reinterpret_cast<float*>(packed_memory + staging + warpgroup * 4 * Plan::STAGING);
+        fold_sums<Plan>(g, t, warpgroup, first_run, sum, exchange, bias, result);
       } else {
         store_sums<Plan>(g, t, first_run, sum, mine, bias, result);
       }
@@ -206,7 +227,7 @@ cudaError_t packed_launch(const Sizes& sizes, const typename Plan::Scalar* sourc
   char* packed_weights = packed[1] + g.source_bytes;
 
   const int per_image = ceil_div(g.plane, PACK_THREADS * PACK_POSITIONS);
-  const int images = Plan::GROUPS * Plan::UNITS_OF_SOURCE * g.source_d;  // of one n
+  const int images = Plan::GROUPS * Plan::UNITS_OF_SOURCE * source_planes<Plan>(g);  // of one n
   pack_source<Plan><<<flat_grid(slice * images * per_image), PACK_THREADS, 0, stream>>>(
       g, source, reinterpret_cast<Unit*>(packed[0]), per_image);
   cudaError_t error = cudaGetLastError();
@@ -241,14 +262,25 @@ cudaError_t packed_launch(const Sizes& sizes, const typename Plan::Scalar* sourc
 #ifdef KW_FORWARD
 template <class Layer, class Tune>
 long long forward_workspace(Layer, Sizes sizes) {
-  return packed_workspace<PackedPlan<Layer, Tune, true>>(sizes);
+  using Grain = Grains<Layer>;
+  return packed_workspace<PackedPlan<Layer, Tune, true>>(sizes) + (Grain::APART ? Grain::bytes(Grain::sizes(sizes)) : 0);
 }
 
 template <class Layer, class Tune>
 cudaError_t forward(Layer, Sizes sizes, const typename Layer::scalar* input, const typename Layer::scalar* weight,
                     const typename Layer::scalar* bias, typename Layer::scalar* output, void* workspace,
                     cudaStream_t stream) {
-  return packed_launch<PackedPlan<Layer, Tune, true>>(sizes, input, weight, bias, output, workspace, stream);
+  using Grain = Grains<Layer>;
+  using Plan = PackedPlan<Layer, Tune, true>;
+  if constexpr (Grain::APART) {
+    auto* const grains = static_cast<typename Layer::scalar*>(workspace);
+    const Sizes& own = Grain::sizes(sizes);
+    const cudaError_t error =
+        packed_launch<Plan>(sizes, input, weight, bias, grains, static_cast<char*>(workspace) + Grain::bytes(own), stream);
+    return error != cudaSuccess ? error : launch_spread<Layer>(sizes, own, grains, bias, output, stream);
+  } else {
+    return packed_launch<Plan>(sizes, input, weight, bias, output, workspace, stream);
+  }
 }
 #else
 template <class Layer, class Tune>

@@ -6,7 +6,7 @@ idea      = "Both tensors are packed into strips; Hopper's tensor cores then tak
 precision = ["tf32", "tf32x3", "fp16", "bf16"]
 layer     = ["constant"]
 needs     = [
-  "layer.stride_w == 1",
+  "layer.stride_w == grain_w",
   "layer.kernel_w <= eights",
   "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
   "min(layer.in_channels, layer.out_channels) // layer.groups >= 2",
@@ -23,9 +23,12 @@ STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at 
 BLOCKS    = {values = [132, 264], default = 132, help = "target number of blocks that share the positions"}
 
 [derived]
+grain_d = "layer.stride_d if layer.kernel_d == 1 else gcd(layer.stride_d, layer.dilation_d)"
+grain_h = "layer.stride_h if layer.kernel_h == 1 else gcd(layer.stride_h, layer.dilation_h)"
+grain_w = "layer.stride_w if layer.kernel_w == 1 else gcd(layer.stride_w, layer.dilation_w)"
 ci = "layer.in_channels // layer.groups"
 co = "layer.out_channels // layer.groups"
-unit = "layer.stride_d == 1 and layer.stride_h == 1"
+unit = "layer.stride_d == grain_d and layer.stride_h == grain_h"
 planes = "2 if precision == 'tf32x3' else 1"
 eights = "24 if planes == 2 else 32"
 taps = "min(layer.kernel_w, eights)"
@@ -39,7 +42,7 @@ cv = "ci if u_is_gy else co"
 v_parts = "ci_parts if u_is_gy else co_parts"
 v_channels = "8 * ceil_div(cv, 8 * v_parts)"
 n = "layer.kernel_w * v_channels"
-halo = "(layer.kernel_w - 1) * layer.dilation_w"
+halo = "(layer.kernel_w - 1) * layer.dilation_w // grain_w"
 u_tiles = "min(U_TILES, ceil_div(cu, 64))"
 wide = "max(1, (min(CONSUMERS, 2) if planes == 2 else CONSUMERS) // u_tiles)"
 all_slabs = "layer.kernel_d * layer.kernel_h * v_parts"
@@ -52,7 +55,10 @@ threads = "128 * u_tiles * ceil_div(block_slabs, slabs)"
 smem_bytes = "232448"
 
 [plan]
-Plan = "StripPlan<Layer, Tune>"
+Plan = "StripPlan<typename Grains<Layer>::Own, Tune>"
+grain_d = "Grains<Layer>::D"
+grain_h = "Grains<Layer>::H"
+grain_w = "Grains<Layer>::W"
 eights = "(Plan::SPLIT ? 192 : 256) / 8"
 taps = ""
 ci_parts = "Plan::parts_of(Plan::CI)"
@@ -67,6 +73,7 @@ smem_bytes = ">= Plan::SHARED_BYTES"
 #include "families/packed_wgmma/pack.cuh"
 #include "families/strip_wgmma/products.cuh"
 #include "families/packed_wgmma/reduce.cuh"
+#include "contract/grains.cuh"
 #include "contract/weight_launch.cuh"
 
 // families/packed_wgmma/README.md has a picture and the words.
@@ -272,34 +279,48 @@ struct PackedWgmma {
 
 template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
-  const PackedWgmma<Layer, Tune> plan(sizes);
-  return or_grad_bias(plan.packed.u_bytes + plan.packed.v_bytes + plan.partial_bytes(), layer, sizes);
+  using Grain = Grains<Layer>;
+  const Sizes& own = gathered_sizes<Layer>(sizes);
+  const PackedWgmma<typename Grain::Own, Tune> plan(own);
+  const long long grains = Grain::APART ? Grain::bytes(own) : 0;
+  return or_grad_bias(grains + plan.packed.u_bytes + plan.packed.v_bytes + plan.partial_bytes(), layer, sizes);
 }
 
+// If the layer has grains, they are gathered first; then the layer on grains is computed.
 template <class Layer, class Tune>
 cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
                         const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
                         typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
-  using Plan = StripPlan<Layer, Tune>;
-  const PackedWgmma<Layer, Tune> plan(sizes);
-  char* const packed_u = static_cast<char*>(workspace);
+  using Grain = Grains<Layer>;
+  using Own = typename Grain::Own;
+  using Plan = StripPlan<Own, Tune>;
+  const Sizes& own = gathered_sizes<Layer>(sizes);
+  const PackedWgmma<Own, Tune> plan(own);
+  char* packed_u = static_cast<char*>(workspace);
+  const typename Layer::scalar* gy = grad_output;
+  if constexpr (Grain::APART) {
+    auto* const grains = static_cast<typename Layer::scalar*>(workspace);
+    packed_u += Grain::bytes(own);
+    if (const cudaError_t error = launch_gather<Layer>(sizes, own, grad_output, grains, stream)) return error;
+    gy = grains;
+  }
   char* const packed_v = packed_u + plan.packed.u_bytes;
   float4* const partials = reinterpret_cast<float4*>(packed_v + plan.packed.v_bytes);
   if (const cudaError_t error =
-          pack_operand<Layer, Tune, true>(Plan::U_IS_GY ? grad_output : input, packed_u, sizes, stream))
+          pack_operand<Own, Tune, true>(Plan::U_IS_GY ? gy : input, packed_u, own, stream))
     return error;
   if (const cudaError_t error =
-          pack_operand<Layer, Tune, false>(Plan::U_IS_GY ? input : grad_output, packed_v, sizes, stream))
+          pack_operand<Own, Tune, false>(Plan::U_IS_GY ? input : gy, packed_v, own, stream))
     return error;
-  const auto kernel = packed_wgmma<Layer, Tune>;
+  const auto kernel = packed_wgmma<Own, Tune>;
   if (const cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::SHARED_BYTES))
     return error;
   kernel<<<plan.shares * Plan::TILES, Plan::THREADS, Plan::SHARED_BYTES, stream>>>(
-      sizes, plan.tiles, plan.shares, plan.packed.row_tiles, plan.packed.v_bytes / (Plan::PLANES * Plan::V_CHUNK) - 1, packed_u,
+      own, plan.tiles, plan.shares, plan.packed.row_tiles, plan.packed.v_bytes / (Plan::PLANES * Plan::V_CHUNK) - 1, packed_u,
       packed_v, partials);
   if (const cudaError_t error = cudaGetLastError()) return error;
-  strip_reduce<Layer, Tune><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(partials, plan.shares, grad_weight_out);
+  strip_reduce<Own, Tune><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(partials, plan.shares, grad_weight_out);
   if (const cudaError_t error = cudaGetLastError()) return error;
   return grad_bias_into(layer, sizes, grad_output, grad_bias, workspace, stream);
 }

@@ -6,11 +6,12 @@ idea      = "Copying warps make the strips in shared memory; rows that the next 
 precision = ["tf32"]
 layer     = ["constant"]
 needs     = [
-  "layer.stride_w == 1",
+  "layer.stride_w == grain_w",
   "layer.kernel_w <= 32",
   "layer.kernel_w * layer.dilation_w + layer.padding_w < 2 ** 28",
   "min(layer.in_channels, layer.out_channels) // layer.groups >= 2",
   "halo <= strip",
+  "IMAGES == 1 or strip == 8",
   "U < 2 or unit",
   "4 * consumers + copy_warps <= 16",
   "copy_registers >= 56",
@@ -31,12 +32,18 @@ STAGES    = {values = [2, 3, 4], default = 4, help = "tiles in shared memory at 
 ROLL      = {values = [0, 1], default = 1, help = "1: rows that the next tile also needs stay in shared memory"}
 COPY_WARPS = {values = [0, 4, 8], default = 0, help = "warps that copy tiles into shared memory (0: 8 if they fit, else 4)"}
 BLOCKS    = {values = [132, 264], default = 132, help = "target number of blocks that share the positions"}
+IMAGES    = {values = [1, 2], default = 1, help = "batch elements of a tile: 2 for rows of 32 positions or less"}
 
 [derived]
+grain_d = "layer.stride_d if layer.kernel_d == 1 else gcd(layer.stride_d, layer.dilation_d)"
+grain_h = "layer.stride_h if layer.kernel_h == 1 else gcd(layer.stride_h, layer.dilation_h)"
+grain_w = "layer.stride_w if layer.kernel_w == 1 else gcd(layer.stride_w, layer.dilation_w)"
+dilation_h = "ceil_div(layer.dilation_h, grain_h)"
+padding_w = "ceil_div(layer.padding_w, grain_w)"
 ci = "layer.in_channels // layer.groups"
 co = "layer.out_channels // layer.groups"
-unit = "layer.stride_d == 1 and layer.stride_h == 1"
-halo = "(layer.kernel_w - 1) * layer.dilation_w"
+unit = "layer.stride_d == grain_d and layer.stride_h == grain_h"
+halo = "(layer.kernel_w - 1) * layer.dilation_w // grain_w"
 strip = "STRIP if STRIP > 0 else 8 if halo <= 8 else 16"
 columns = "COLUMNS if COLUMNS > 0 else 200"
 eights = "max(1, columns // 8 // layer.kernel_w)"
@@ -48,8 +55,8 @@ ci_parts = "ci_fit + (1 if ci_uneven else 0)"
 co_parts = "co_fit + (1 if co_uneven else 0)"
 ci_work = "ceil_div(ci, 64) * co_parts * ceil_div(co, 8 * co_parts)"
 co_work = "ceil_div(co, 64) * ci_parts * ceil_div(ci, 8 * ci_parts)"
-rolls = "ROLL == 1 and layer.stride_h == 1"
-pairing = "rolls and layer.dilation_h == 1 and layer.kernel_h > 1"
+rolls = "ROLL == 1 and layer.stride_h == grain_h"
+pairing = "rolls and dilation_h == 1 and layer.kernel_h > 1"
 ci_products = "ci_work * (layer.kernel_h + 1 if pairing and ci <= 32 else 2 * layer.kernel_h)"
 co_products = "co_work * (layer.kernel_h + 1 if pairing and co <= 32 else 2 * layer.kernel_h)"
 u_is_gy = "unit and (U == 2 if U > 0 else 5 * co_products < 4 * ci_products)"
@@ -58,7 +65,7 @@ cv = "ci if u_is_gy else co"
 v_parts = "ci_parts if u_is_gy else co_parts"
 v_channels = "8 * ceil_div(cv, 8 * v_parts)"
 n = "layer.kernel_w * v_channels"
-low = "layer.padding_w - halo if u_is_gy else -layer.padding_w"
+low = "padding_w - halo if u_is_gy else 0 - padding_w"
 reach = "halo + low % 4 if halo + low % 4 <= strip else halo"
 u_tiles = "min(U_TILES, ceil_div(cu, 64))"
 taps_h = "layer.kernel_h if rolls else 1"
@@ -76,11 +83,11 @@ rows_h = "ceil_div(taps_h, ceil_div(taps_h, max(1, most_slabs - (pair - 1))))"
 ring = "rows_h + pair - 1"
 block_groups = "1 if rows_h < taps_h else ceil_div(groups, ceil_div(groups, max(1, most_slabs // ring)))"
 slabs = "ceil_div(block_groups * ring, wide)"
-behind = "(rows_h - 1) * (layer.dilation_h if rolls else 1)"
+behind = "(rows_h - 1) * (dilation_h if rolls else 1)"
 v_row = "32 * block_groups * (strip + reach) * v_channels"
 two_stages = "2 * u_tiles * u_chunk + ceil_div(2 * pair + behind, pair) * pair * v_row"
 units = "(strip // 8) * (u_tiles * pair * u_eights + block_groups * pair * v_channels // 8)"
-raw_pitch = "ceil_div(reach, 4) * 4 + (64 if ceil_div(reach, 4) % 2 == 1 else 68)"
+raw_pitch = "IMAGES * ceil_div(reach, 4) * 4 + (64 if IMAGES == 1 and ceil_div(reach, 4) % 2 == 1 else 68)"
 consumers = "u_tiles * ceil_div(block_groups * ring, slabs)"
 sums = "min(240, 8 * ceil_div(slabs * n // 2 + 32, 8))"
 entry_8 = "65536 // (128 * consumers + 256) // 8 * 8"
@@ -95,7 +102,12 @@ copy_registers = "(entry * (4 * consumers + copy_warps) - 4 * consumers * own_re
 smem_bytes = "232448"
 
 [plan]
-Shape = "StripWgmmaShape<Layer, Tune>"
+Shape = "StripWgmmaShape<typename Grains<Layer>::Own, Tune>"
+grain_d = "Grains<Layer>::D"
+grain_h = "Grains<Layer>::H"
+grain_w = "Grains<Layer>::W"
+dilation_h = "Grains<Layer>::Own::dilation_h"
+padding_w = "Grains<Layer>::Own::padding_w"
 Plan = "typename Shape::Plan"
 Units = "typename Shape::Units"
 Registers = "typename Shape::Registers"
@@ -137,6 +149,7 @@ smem_bytes = ">= Shape::SHARED_BYTES"
 #include "families/strip_wgmma/rolling_reduce.cuh"
 #include "families/strip_wgmma/bias.cuh"
 #include "families/strip_wgmma/stage.cuh"
+#include "contract/grains.cuh"
 #include "contract/weight_launch.cuh"
 
 // families/strip_wgmma/README.md has a picture and the words.
@@ -323,50 +336,64 @@ struct StripWgmma {
   long long tiles;
   int shares;
   explicit StripWgmma(const Sizes& s)
-      : row_tiles(ceil_div(Plan::U_IS_GY ? s.out_w : s.in_w, Plan::TILE)),
-        tiles(s.batch * (Plan::U_IS_GY ? s.out_d : s.in_d) * ceil_div(Plan::U_IS_GY ? s.out_h : s.in_h, Plan::PAIR) *
-              row_tiles) {
+      : row_tiles(ceil_div(Plan::U_IS_GY ? s.out_w : s.in_w, Plan::LENGTH)),
+        tiles(ceil_div(s.batch, 1LL * Plan::IMAGES) * (Plan::U_IS_GY ? s.out_d : s.in_d) *
+              ceil_div(Plan::U_IS_GY ? s.out_h : s.in_h, Plan::PAIR) * row_tiles) {
     shares = share_count(Tune::BLOCKS / Plan::TILES, tiles);
   }
 };
 
 template <class Layer, class Tune>
 long long grad_weight_workspace(Layer layer, Sizes sizes) {
-  const int shares = StripWgmma<Layer, Tune>(sizes).shares;
-  const long long slots = 16LL * shares * RollingPlan<Layer, Tune>::SLOT;
-  return or_grad_bias(slots + StripBias<Layer, Tune>::partial_bytes(shares), layer, sizes);
+  using Own = typename Grains<Layer>::Own;
+  const Sizes& own = gathered_sizes<Layer>(sizes);
+  const int shares = StripWgmma<Own, Tune>(own).shares;
+  const long long slots = 16LL * shares * RollingPlan<Own, Tune>::SLOT;
+  const long long grains = Grains<Layer>::APART ? Grains<Layer>::bytes(own) : 0;
+  return or_grad_bias(grains + slots + StripBias<Own, Tune>::partial_bytes(shares), layer, sizes);
 }
 
+// If the layer has grains, they are gathered first; then the layer on grains is computed.
 template <class Layer, class Tune>
 cudaError_t grad_weight(Layer layer, Sizes sizes, const typename Layer::scalar* input,
                         const typename Layer::scalar* grad_output, typename Layer::scalar* grad_weight_out,
                         typename Layer::scalar* grad_bias, void* workspace, cudaStream_t stream) {
-  using Shape = StripWgmmaShape<Layer, Tune>;
+  using Grain = Grains<Layer>;
+  using Own = typename Grain::Own;
+  using Shape = StripWgmmaShape<Own, Tune>;
   using Plan = typename Shape::Plan;
   if (sizes.in_w > 1 << 29 || sizes.out_w > 1 << 29) return cudaErrorInvalidValue;  // columns are counted in int
-  const StripWgmma<Layer, Tune> plan(sizes);
+  const Sizes& own = gathered_sizes<Layer>(sizes);
+  const StripWgmma<Own, Tune> plan(own);
   using Bias = typename Shape::Bias;
-  float4* const partials = static_cast<float4*>(workspace);
+  float4* partials = static_cast<float4*>(workspace);
+  const float* gy = grad_output;
+  if constexpr (Grain::APART) {
+    float* const grains = static_cast<float*>(workspace);
+    partials = reinterpret_cast<float4*>(static_cast<char*>(workspace) + Grain::bytes(own));
+    if (const cudaError_t error = launch_gather<Layer>(sizes, own, grad_output, grains, stream)) return error;
+    gy = grains;
+  }
   float* const bias_partials = reinterpret_cast<float*>(partials + plan.shares * Plan::SLOT);
-  const bool with_bias = grad_bias && Bias::serves(sizes, plan.tiles, plan.shares, plan.row_tiles);
-  const float* const u = Plan::U_IS_GY ? grad_output : input;
-  const float* const v = Plan::U_IS_GY ? input : grad_output;
+  const bool with_bias = !Grain::APART && grad_bias && Bias::serves(own, plan.tiles, plan.shares, plan.row_tiles);
+  const float* const u = Plan::U_IS_GY ? gy : input;
+  const float* const v = Plan::U_IS_GY ? input : gy;
   // Elements copied at once. Half the width for V is frequent (a padded row), so that pair has a kernel of its own.
-  const int u_width = strip_copy_width(u, Plan::U_IS_GY ? sizes.out_w : sizes.in_w, 0);
-  const int v_width = strip_copy_width(v, Plan::U_IS_GY ? sizes.in_w : sizes.out_w, Plan::LOW);
-  const auto kernel = u_width == 4 && v_width == 4   ? strip_wgmma<Layer, Tune, 4, 4>
-                      : u_width == 4 && v_width == 2 ? strip_wgmma<Layer, Tune, 4, 2>
-                      : u_width >= 2 && v_width >= 2 ? strip_wgmma<Layer, Tune, 2, 2>
-                      : u_width == 4                 ? strip_wgmma<Layer, Tune, 4, 1>
-                                                     : strip_wgmma<Layer, Tune, 1, 1>;
+  const int u_width = strip_copy_width(u, Plan::U_IS_GY ? own.out_w : own.in_w, 0);
+  const int v_width = strip_copy_width(v, Plan::U_IS_GY ? own.in_w : own.out_w, Plan::LOW);
+  const auto kernel = u_width == 4 && v_width == 4   ? strip_wgmma<Own, Tune, 4, 4>
+                      : u_width == 4 && v_width == 2 ? strip_wgmma<Own, Tune, 4, 2>
+                      : u_width >= 2 && v_width >= 2 ? strip_wgmma<Own, Tune, 2, 2>
+                      : u_width == 4                 ? strip_wgmma<Own, Tune, 4, 1>
+                                                     : strip_wgmma<Own, Tune, 1, 1>;
   if (const cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::SHARED_BYTES))
     return error;
   kernel<<<plan.shares * Plan::TILES, Shape::THREADS, Shape::SHARED_BYTES, stream>>>(
-      sizes, plan.tiles, plan.shares, plan.row_tiles, u, v, 1.f, partials,
+      own, plan.tiles, plan.shares, plan.row_tiles, u, v, 1.f, partials,
       with_bias ? bias_partials : nullptr);
   if (const cudaError_t error = cudaGetLastError()) return error;
-  rolling_reduce<Layer, Tune><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(partials, plan.shares, grad_weight_out);
+  rolling_reduce<Own, Tune><<<unsigned(Plan::SLOT / 32), 256, 0, stream>>>(partials, plan.shares, grad_weight_out);
   if (const cudaError_t error = cudaGetLastError()) return error;
   if (with_bias)
     return add_partials<float, float>(bias_partials, Layer::out_channels, 1LL * plan.shares * Bias::ROWS, grad_bias,

@@ -32,12 +32,15 @@ SMALL = [*FEW[:8], UPSAMPLING]
 FEWEST = 1  # shape of a precision that a variant does not name first: the sanitizers are slow
 DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 # Code that no default config reaches.
-MORE = {"implicit_gemm_mma": ({"ROLL": 1},), "strip_wgmma": ({"U": 1}, {"ROLL": 0}),
-        "box_mma": ({"SPLIT_D": 2, "STAGES": 3, "STRIPS": 3, "SUMS": 8},),
+MORE = {"implicit_gemm_mma": ({"ROLL": 1},), "strip_wgmma": ({"U": 1}, {"ROLL": 0}, {"IMAGES": 2}),
+        "box_mma": ({"SPLIT_D": 2, "STAGES": 3, "STRIPS": 3, "SUMS": 8}, {"RAW": 1}), "wgmma_packed": ({"FOLD": 1},),
         "wgmma_strided": ({"TILE": 64, "STAGES": 4},), "rolling_mma": ({"COPY_WARPS": 2, "STAGES": 2, "TILE": 32},),
         "wgmma_residues": ({"TEAMS": 1, "BUFFERS": 2, "OWNED": 128},)}
-# Blocks that go on from row to row, so that shared memory is written over and over; and few positions, whose sums are split.
-LONG = {"box_mma": Workload(ConvTranspose(3, 20, 24, 3, stride=2, padding=1, groups=2, bias=True), 150, (3, 5, 6)),
+GRAINS = Workload(ConvTranspose(3, 6, 10, 3, stride=2, padding=1, dilation=2, bias=True), 3, (3, 4, 5))
+# Blocks that go on from row to row, so that shared memory is written over and over; few positions, whose sums are split; and
+# stride and dilation that share a divisor.
+LONG = {"strip_wgmma": GRAINS, "packed_wgmma": GRAINS, "wgmma_packed": GRAINS,
+        "box_mma": Workload(ConvTranspose(3, 20, 24, 3, stride=2, padding=1, groups=2, bias=True), 150, (3, 5, 6)),
         "rolling_mma": Workload(ConvTranspose(2, 32, 64, (3, 5), stride=(2, 3), padding=(1, 2), groups=16), 2, (40, 21)),
         "wgmma_strided": Workload(ConvTranspose(3, 8, 16, 3, stride=2, padding=1), 2, (9, 33, 130)),
         "gathered_mma": Workload(ConvTranspose(2, 3, 5, 16, stride=16), 1, (2, 3))}

@@ -1,4 +1,5 @@
-"""box_mma in the ways of working that the awkward layers do not reach; what a slip in it looks like."""
+"""box_mma in the ways of working that the awkward layers do not reach; what a slip in it looks like. Also layers whose stride
+and dilation share a divisor, in the variants that compute them on grains."""
 
 from __future__ import annotations
 
@@ -24,23 +25,53 @@ WORK = [Workload(ConvTranspose(3, 16, 16, (3, 5, 7), stride=2, padding=(1, 2, 3)
 CONFIGS = [("float32", "tf32", {}), ("float32", "tf32x3", {"STAGES": 3, "SUMS": 8, "SHARED_KB": 224}),
            ("bfloat16", "bf16", {"WARPS": 3, "SPLIT_D": 2, "STAGES": 3}),
            ("float32", "tf32", {"STRIPS": 3, "SPLIT_D": 2, "WARPS": 4, "SHARED_KB": 224, "BLOCKS": 1})]
+RAW = ("float32", "tf32", {"RAW": 1, "WARPS": 4, "STAGES": 3})   # where each element along W is a grain
 
 
 @pytest.mark.parametrize("direction", ["forward", "grad_input"])
 @pytest.mark.parametrize("turn", [0, 1, 2])
 def test_blocks_that_take_several_tiles(direction: str, turn: int, tmp_path: Path) -> None:
-    """Each layer by one config and precision, others in each turn. The tensors begin that many elements behind a vector."""
+    """Each layer by one config and precision, others in each turn; then with RAW. The tensors begin that many elements behind a
+    vector."""
     variant = find("box_mma", direction, root=TEMPLATES)
     members = []
     for number, work in enumerate(WORK):
-        dtype, precision, config = CONFIGS[(number + turn) % 4]
-        members.append((_one(variant, replace(work, dtype=dtype), precision, config), replace(work, dtype=dtype)))
-    assert [why_not(one, sm=EMULATED_SM) for one, _ in members] == [None] * len(WORK)
+        for dtype, precision, config in (CONFIGS[(number + turn) % 4], *([RAW] if number != 2 else [])):
+            members.append((_one(variant, replace(work, dtype=dtype), precision, config), replace(work, dtype=dtype)))
+    assert [why_not(one, sm=EMULATED_SM) for one, _ in members] == [None] * len(members)
     library = build_emulated([one for one, _ in members], tmp_path)
     for number, (one, work) in enumerate(members):
         for values in ("integers", "floats"):
             shift = turn * (2 if work.dtype == "bfloat16" else 4)
             outcome = run(library, one, work, order=number + 1, values=values, shift=shift)
+            assert outcome.status == "OK", f"{work.layer} {one.config} {values}: {outcome.status} {outcome.text}"
+
+
+# All elements of the output are grains along no axis, along some, along W alone; a residue that no tap meets; one tap along H.
+GRAINS = [Workload(ConvTranspose(3, 16, 24, 3, stride=2, padding=1, dilation=2), 3, (3, 4, 9)),
+          Workload(ConvTranspose(2, 20, 12, (3, 5), stride=(2, 3), padding=(1, 2), output_padding=(1, 2), dilation=(2, 3),
+                                 groups=2, bias=False), 3, (5, 11)),
+          Workload(ConvTranspose(1, 24, 40, 4, stride=4, padding=5, dilation=8), 2, 37),
+          Workload(ConvTranspose(2, 8, 16, (1, 3), stride=(3, 2), padding=(0, 3), dilation=2), 5, (4, 70))]
+ON_GRAINS = {"forward": [("wgmma_packed", "tf32", {}), ("wgmma_packed", "tf32x3", {}), ("wgmma_packed", "bf16", {"FOLD": 1})],
+             "grad_input": [("wgmma_packed", "tf32", {"FOLD": 1}), ("wgmma_packed", "bf16", {})],
+             "grad_weight": [("strip_wgmma", "tf32", {}), ("strip_wgmma", "tf32", {"IMAGES": 2}),
+                             ("packed_wgmma", "tf32x3", {}), ("packed_wgmma", "bf16", {})]}
+
+
+@pytest.mark.parametrize("direction", ON_GRAINS)
+def test_layers_on_grains(direction: str, tmp_path: Path) -> None:
+    members = []
+    for name, precision, config in ON_GRAINS[direction]:
+        variant = find(name, direction, root=TEMPLATES)
+        for work in GRAINS:
+            typed = replace(work, dtype="bfloat16" if precision == "bf16" else "float32")
+            members.append((_one(variant, typed, precision, config), typed))
+    assert [why_not(one, sm=EMULATED_SM) for one, _ in members] == [None] * len(members)
+    library = build_emulated([one for one, _ in members], tmp_path)
+    for number, (one, work) in enumerate(members):
+        for values in ("integers", "floats"):
+            outcome = run(library, one, work, order=number + 1, values=values)
             assert outcome.status == "OK", f"{work.layer} {one.config} {values}: {outcome.status} {outcome.text}"
 
 

@@ -112,8 +112,8 @@ def test_every_element_of_a_strip_counts_once_in_the_bias(every: bool, tmp_path:
 
 
 STRIP_SLIPS = {  # number of the work, config, what is taken out, what is put there
-    "a halo added everywhere": (1, {}, "step.halo && unit.half", "unit.half"),
-    "the last halo left out": (2, {}, "step.halo && unit.half", "false && unit.half"),
+    "a halo added everywhere": (1, {}, "step.halo && last", "last"),
+    "the last halo left out": (2, {}, "step.halo && last", "false && last"),
     "rows that a share brings again": (2, {}, "(!at.warms() || at.h == 0)", "true"),
     "rows before the first tile left out": (2, {}, "(!at.warms() || at.h == 0)", "!at.warms()"),
     "rows added with every tap that meets them": (3, {}, "counts = counts && (step.last_d ||", "counts = counts && (true ||"),

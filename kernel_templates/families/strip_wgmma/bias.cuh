@@ -29,7 +29,7 @@ struct StripBias {
   static bool serves(const Sizes& s, long long tiles, int shares, int row_tiles) {
     constexpr long long REACH_D = 1LL * (Layer::kernel_d - 1) * Layer::dilation_d - Layer::padding_d;
     constexpr long long REACH_H = 1LL * (Layer::kernel_h - 1) * Layer::dilation_h - Layer::padding_h;
-    const bool whole = OF_U || (s.out_w <= 1LL * row_tiles * Plan::TILE + Plan::LOW + Units::HALO &&
+    const bool whole = OF_U || (s.out_w <= 1LL * row_tiles * Plan::LENGTH + Plan::LOW + Units::HALO &&
                                 s.out_h <= s.in_h + REACH_H && s.out_d <= s.in_d + REACH_D &&
                                 (Layer::kernel_d == 1 || s.in_d >= Layer::dilation_d));
     return HERE && whole && tiles / shares < TERMS_PER_SUM;
@@ -61,7 +61,8 @@ struct StripBias {
       if constexpr (!OF_U && COLUMNS > 1)
         counts = counts && (step.last_d || block.v_group0 + unit.more / Plan::PAIR < Plan::V_PARTS);
       float sum = of_four(strip[0]) + of_four(strip[1]) + (of_four(strip[2]) + of_four(strip[3]));
-      if (!OF_U && Units::HALO > 0 && step.halo && unit.half == Units::HALVES - 1 && h == 16 / Plan::STRIP - 1)
+      const bool last = Plan::IMAGES > 1 || (unit.half == Units::HALVES - 1 && h == 16 / Plan::STRIP - 1);
+      if (!OF_U && Units::HALO > 0 && step.halo && last)
         sum += of_four(strip[4]);
       if (counts) of_turn(turn) += sum;
     }

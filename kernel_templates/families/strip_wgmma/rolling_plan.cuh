@@ -44,6 +44,9 @@ struct RollingPlan : StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Rollin
   using Choices = RollingChoices<Layer, Tune>;
   using Strips = StripPlan<Layer, RollingTune<Layer, Tune>, RESERVED, Choices>;
   static constexpr int REACH = Strips::HALO + Strips::EXTRA;  // of shifts, in blocks
+  // A tile is one row, or the same row of two neighbouring batch elements: 32 positions of each.
+  static constexpr int IMAGES = Tune::IMAGES, LENGTH = Strips::TILE / IMAGES;
+  static_assert(IMAGES == 1 || Strips::STRIP == 8, "a lane writes four strips, of one batch element");
   static_assert(!Strips::SPLIT && REACH <= Strips::STRIP, "shifted blocks come from the strip that follows");
 
   static constexpr bool ROLLS = Choices::ROLLS, PAIRS = Choices::pairs(Strips::CU);
@@ -148,7 +151,7 @@ struct RollingSteps {
 // The walk of the copying warps: tile w of a row, row (n, d, h * PAIR).
 template <class Plan>
 struct RollingWalk : RollingSteps<Plan> {
-  long long n;
+  long long n;  // in IMAGES batch elements
   int d, w, u_d;
   __device__ RollingWalk(const Sizes& sizes, long long begin, long long end, int row_tiles)
       : RollingSteps<Plan>(sizes, begin, end), u_d(Plan::U_IS_GY ? sizes.out_d : sizes.in_d) {

@@ -7,7 +7,7 @@
 #include "families/strip_wgmma/rolling_plan.cuh"
 
 // A unit is what a warp stages at a time: eight channels of 64 positions and their halo. That is a tile of 8 strips of
-// 8, or 4 of the 8 strips of 16.
+// 8 (of two batch elements: 4 strips of each, and their halo), or 4 of the 8 strips of 16.
 template <class Layer, class Tune>
 struct StripUnits {
   using Plan = RollingPlan<Layer, Tune>;
@@ -17,7 +17,7 @@ struct StripUnits {
   static constexpr int ALL = OF_U + HALVES * Plan::BLOCK_GROUPS * Plan::PAIR * V_EIGHTS;
   static constexpr int HALO = ceil_div(Plan::REACH, 4) * 4;
   // Eight lanes that read 16 bytes of eight rows meet all banks: the pitch is 4 modulo 8.
-  static constexpr int PITCH = HALO % 8 == 4 ? 64 + HALO : 68 + HALO;
+  static constexpr int PITCH = Plan::IMAGES * HALO % 8 == 4 ? 64 + HALO : 68 + Plan::IMAGES * HALO;
   // Every unit has eight channels; a tile of V lies in the row of the same number.
   static constexpr bool U_WHOLE = Plan::CU % (Plan::CU > 64 ? 64 : 8) == 0 && Plan::U_PARTS % Plan::U_TILES == 0;
   static constexpr bool V_WHOLE = Plan::V_PARTS * Plan::V_CHANNELS == Plan::CV;
@@ -37,6 +37,8 @@ struct StripRows {
   const float* row;
   long long plane;
   int channels, first, length;
+  int all;      // channels of the tensor
+  bool second;  // there is a second batch element
 };
 
 // Where a lane's copies of a unit begin: row r of the eight, column `column`; and its part of the halo.
@@ -46,33 +48,38 @@ struct StripLane {
   static __device__ __forceinline__ int r(int lane) { return unsigned(lane) / LANES; }
   static __device__ __forceinline__ int column(int lane) { return unsigned(lane) % LANES * WIDTH; }
   static __device__ __forceinline__ int halo_r(int e) { return unsigned(e) / IN_HALO; }
-  static __device__ __forceinline__ int halo_column(int e) { return 64 + unsigned(e) % IN_HALO * WIDTH; }
+  static __device__ __forceinline__ int halo_column(int e) { return unsigned(e) % IN_HALO * WIDTH; }
 };
 
 // Copies a unit. WHOLE: all eight channels exist. The rows of a lane are STEP apart; one pointer runs over them.
-template <int WIDTH, int HALO, int PITCH, bool WHOLE>
+template <int WIDTH, int HALO, int PITCH, bool WHOLE, int IMAGES>
 __device__ __forceinline__ void copy_unit(float* to, const StripRows& from, int lane) {
   using Lane = StripLane<WIDTH, HALO>;
   const int r = Lane::r(lane), column = Lane::column(lane);
 #pragma unroll
   for (int part = 0; part < 64; part += Lane::LANES * WIDTH) {
-    const bool inside = unsigned(from.first + column + part) < unsigned(from.length);
+    const bool second = IMAGES > 1 && column + part >= 32;
+    const bool inside = unsigned(from.first + column + part - (second ? 32 : 0)) < unsigned(from.length) &&
+                        (!second || from.second);
     const float* source = from.row + r * from.plane + (from.first + column) + part;
+    if (second) source += from.all * from.plane - 32;
 #pragma unroll
     for (int k = 0; k < 8; k += Lane::STEP, source += Lane::STEP * from.plane)
-      cp_async<4 * WIDTH>(to + (r + k) * PITCH + column + part, source,
+      cp_async<4 * WIDTH>(to + (r + k) * PITCH + column + part + (second ? HALO : 0), source,
                           inside && (WHOLE ? from.channels > 0 : r + k < from.channels) ? 4 * WIDTH : 0);  // 0: not read
   }
   if constexpr (HALO > 0) {
+    constexpr int ALL = 8 * HALO / WIDTH, LENGTH = 64 / IMAGES;
 #pragma unroll
-    for (int turn = 0; turn < ceil_div(8 * HALO / WIDTH, 32); ++turn) {
-      const int e = turn * 32 + lane;
-      if (e >= 8 * HALO / WIDTH) continue;
-      const int halo_r = Lane::halo_r(e), halo_column = Lane::halo_column(e);
-      const bool there = (WHOLE ? from.channels > 0 : halo_r < from.channels) &&
-                         unsigned(from.first + halo_column) < unsigned(from.length);
-      cp_async<4 * WIDTH>(to + halo_r * PITCH + halo_column,
-                          from.row + halo_r * from.plane + (from.first + halo_column), there ? 4 * WIDTH : 0);
+    for (int turn = 0; turn < ceil_div(IMAGES * ALL, 32); ++turn) {
+      const int e = turn * 32 + lane, image = IMAGES > 1 && e >= ALL ? 1 : 0;
+      if (e >= IMAGES * ALL) continue;
+      const int halo_r = Lane::halo_r(e - image * ALL), column = LENGTH + Lane::halo_column(e - image * ALL);
+      const bool there = (WHOLE ? from.channels > 0 : halo_r < from.channels) && (image == 0 || from.second) &&
+                         unsigned(from.first + column) < unsigned(from.length);
+      cp_async<4 * WIDTH>(to + halo_r * PITCH + image * (LENGTH + HALO) + column,
+                          from.row + halo_r * from.plane + (from.first + column) + image * from.all * from.plane,
+                          there ? 4 * WIDTH : 0);
     }
   }
 }
@@ -100,7 +107,7 @@ __device__ __forceinline__ void store_unit(char* to, const float* rows, int lane
                                            float one, const Unrounded& unrounded) {
   constexpr int S = Plan::STRIP;
   const int r = lane % 8, q = lane / 8 % (S / 4), h = lane / (2 * S);
-  const float* from = rows + r * PITCH + 4 * S * h + 4 * q;
+  const float* from = rows + r * PITCH + (4 * S + (Plan::IMAGES - 1) * HALO) * h + 4 * q;
   to += h * 128 + r * 16;
   float4 strip[5];
 #pragma unroll
@@ -165,7 +172,7 @@ __device__ __forceinline__ StripRows rows_of_unit(const StripUnit& unit, const W
   constexpr int ALL = of_input ? Layer::in_channels : Layer::out_channels, OF_GROUP = of_input ? Plan::CI : Plan::CO;
   int channel, d = at.d, h = at.row();
   bool there = true;
-  rows.first = at.w * Plan::TILE + unit.half * 64;
+  rows.first = at.w * Plan::LENGTH + unit.half * 64;
   if constexpr (of_u) {
     if constexpr (Plan::PAIR == 2) {
       h += unit.more;
@@ -197,7 +204,9 @@ __device__ __forceinline__ StripRows rows_of_unit(const StripUnit& unit, const W
   }
   if (!there || rows.channels <= 0) rows.channels = 0, channel = d = h = 0;
   // First the part that depends on the tile, then the part that depends on the unit.
-  const long long tile = at.n * (ALL * rows.plane) + (1LL * d * height + h) * rows.length;
+  rows.all = ALL;
+  rows.second = at.n * Plan::IMAGES + 1 < sizes.batch;
+  const long long tile = at.n * Plan::IMAGES * (ALL * rows.plane) + (1LL * d * height + h) * rows.length;
   rows.row = tensor + (block.group * OF_GROUP + channel) * rows.plane + tile;
   return rows;
 }
@@ -234,10 +243,10 @@ __device__ __forceinline__ void stage_strips_by(char* stages, unsigned barriers,
       float* to = raw + i * Units::FLOATS;
       if (is_of_u(i, unit)) {
         if (!next.warms())
-          copy_unit<U_WIDTH, 0, Units::PITCH, Units::U_WHOLE>(
+          copy_unit<U_WIDTH, 0, Units::PITCH, Units::U_WHOLE, Plan::IMAGES>(
               to, rows_of_unit<Layer, Tune, true>(unit_of<Layer, Tune, true>(i, own), next, sizes, block, u), lane);
       } else if (Units::ALL % WARPS == 0 || unit < Units::ALL) {
-        copy_unit<V_WIDTH, Units::HALO, Units::PITCH, Units::V_WHOLE>(
+        copy_unit<V_WIDTH, Units::HALO, Units::PITCH, Units::V_WHOLE, Plan::IMAGES>(
             to, rows_of_unit<Layer, Tune, false>(unit_of<Layer, Tune, false>(i, own), next, sizes, block, v), lane);
       }
     }

@@ -1,15 +1,16 @@
-// A transposed convolution of stride 1 as one problem for forward and grad_input: result(r) sums source(r + LEFT + j *
-// dil) over taps j and channels. Source and weights are first packed in the order in which tensor cores read them. This
-// file describes the layout and packs; wgmma_packed.cu multiplies.
+// A transposed convolution of stride 1 (on grains: contract/grains.cuh) as one problem for forward and grad_input:
+// result(r) sums source(r + LEFT + j * dil) over taps j and channels. Source and weights are first packed in the order in which
+// tensor cores read them. This file describes the layout and packs; wgmma_packed.cu multiplies.
 //
 // Packed source: units of 16 bytes, that is 4 (TF32) or 8 (16-bit) channels of one position, rounded once.
 //     [n][group][hi, lo][unit of channels][d][position], position = row * pitch + column
 // It includes rows and columns of zeros around the image, so nothing tests borders later. The next position is 16 bytes
 // further, so a tap is a shift of the start address.
 // Packed weights: [group][channel tile][tap d][chunk][tap h][tap w][hi, lo][unit 0, 1][channel of the tile], in units
-// of 16 bytes.
+// of 16 bytes. Folded: [...][bundle of taps w][unit 0, 1][tap of the bundle][channel of the tile].
 #pragma once
 #include "contract/flat_grid.cuh"
+#include "contract/grains.cuh"
 #include "hardware/pack.cuh"
 #include "contract/problem.cuh"
 #include "hardware/ptx.cuh"
@@ -28,6 +29,12 @@ constexpr int channel_tile_for(int channels) {
 template <class Layer, class Tune, bool is_forward>
 struct PackedPlan {
   using Scalar = typename Layer::scalar;
+  using Grain = Grains<Layer>;
+  using Own = typename Grain::Own;
+  // grad_input packs grains only, as they lie in grad_output.
+  static constexpr int GRAIN_D = is_forward ? 1 : Grain::D, FIRST_D = is_forward ? 0 : Grain::FIRST_D;
+  static constexpr int GRAIN_H = is_forward ? 1 : Grain::H, FIRST_H = is_forward ? 0 : Grain::FIRST_H;
+  static constexpr int GRAIN_W = is_forward ? 1 : Grain::W, FIRST_W = is_forward ? 0 : Grain::FIRST_W;
   static constexpr Precision precision = Tune::precision;
   static constexpr bool FORWARD = is_forward, SPLIT = Tune::precision == Precision::tf32x3;
   static constexpr bool HAS_BIAS = is_forward && Layer::has_bias != 0;
@@ -35,11 +42,11 @@ struct PackedPlan {
   static constexpr int SUMMED = (is_forward ? Layer::in_channels : Layer::out_channels) / GROUPS;    // of a group
   static constexpr int CHANNELS = (is_forward ? Layer::out_channels : Layer::in_channels) / GROUPS;  // of a group
   static constexpr int KD = Layer::kernel_d, KH = Layer::kernel_h, KW = Layer::kernel_w;
-  static constexpr int DD = Layer::dilation_d, DH = Layer::dilation_h, DW = Layer::dilation_w;
+  static constexpr int DD = Own::dilation_d, DH = Own::dilation_h, DW = Own::dilation_w;
   static constexpr int HALO_D = (KD - 1) * DD, HALO_H = (KH - 1) * DH, HALO_W = (KW - 1) * DW;
-  static constexpr int LEFT_D = is_forward ? Layer::padding_d - HALO_D : -Layer::padding_d;
-  static constexpr int LEFT_H = is_forward ? Layer::padding_h - HALO_H : -Layer::padding_h;
-  static constexpr int LEFT_W = is_forward ? Layer::padding_w - HALO_W : -Layer::padding_w;
+  static constexpr int LEFT_D = is_forward ? Own::padding_d - HALO_D : -Own::padding_d;
+  static constexpr int LEFT_H = is_forward ? Own::padding_h - HALO_H : -Own::padding_h;
+  static constexpr int LEFT_W = is_forward ? Own::padding_w - HALO_W : -Own::padding_w;
 
   static constexpr int PARTS = SPLIT ? 2 : 1;                     // hi and lo
   static constexpr int PER_UNIT = 16 / int(sizeof(Scalar));      // channels in 16 bytes
@@ -52,29 +59,37 @@ struct PackedPlan {
     while (SPLIT && tile > 8 && KH * KW * PARTS * tile * 32 > 65536) tile = tile == 24 ? 16 : tile / 2;
     return tile;
   }
-  static constexpr int CHANNEL_TILE = Tune::CHANNEL_TILE != 0 ? Tune::CHANNEL_TILE : tile_chosen();
-  static constexpr bool CHANNELS_ARE_ROWS = CHANNEL_TILE == 64;  // of the product; else its 64 rows are positions
+  // FOLD: the 64 rows of a product are the channels of a tile, for each tap of a bundle of neighbouring taps along W. All
+  // taps of a bundle meet the same columns, so a result is the sum of columns that lie apart: fold_sums() adds them.
+  static constexpr bool FOLD = Tune::FOLD != 0;
+  static constexpr int fold_tile() { return CHANNELS <= 8 ? 8 : CHANNELS <= 16 ? 16 : 32; }
+  static constexpr int CHANNEL_TILE = Tune::CHANNEL_TILE != 0 ? Tune::CHANNEL_TILE : FOLD ? fold_tile() : tile_chosen();
+  static constexpr bool CHANNELS_ARE_ROWS = CHANNEL_TILE == 64 || FOLD;  // of the product; else its 64 rows are positions
   static constexpr int CHANNEL_TILES = ceil_div(CHANNELS, CHANNEL_TILE);
+  static constexpr int BUNDLE = FOLD ? 64 / CHANNEL_TILE : 1, BUNDLES = ceil_div(KW, BUNDLE);
+  static constexpr int WEIGHT_ROWS = BUNDLE * CHANNEL_TILE;
+  static_assert(!FOLD || (!SPLIT && CHANNEL_TILE <= 32 && (BUNDLE - 1) * DW <= 8), "what a bundle reaches fits in 8 columns");
 
   // A run: positions that one warpgroup multiplies together, in groups of 8.
   static constexpr int RUN = Tune::RUN, CONSUMERS = Tune::CONSUMERS, BLOCKS = Tune::BLOCKS_PER_SM;
   // Beside the consumers, one warp fills the ring. The other warps of PACKERS warpgroups pack what the next launch
   // reads.
-  static constexpr int PACKERS = Tune::PACKERS != 3 ? Tune::PACKERS : KD > 1 && CONSUMERS == 2 && BLOCKS == 1 ? 2 : 0;
+  static constexpr int PACKERS = Tune::PACKERS != 3 ? Tune::PACKERS : KD > 1 && CONSUMERS == 2 && BLOCKS == 1 && !FOLD ? 2 : 0;
   static constexpr int PRODUCERS = larger(1, PACKERS), PACKING_WARPS = PACKERS == 0 ? 0 : 4 * PRODUCERS - 1;
   static constexpr int THREADS = 128 * (CONSUMERS + PRODUCERS);
   // A block starts with LAUNCHED registers a thread (the compiler's limit). Producing warpgroups give some of theirs
   // away.
   static constexpr int LAUNCHED = 65536 / (THREADS * BLOCKS) / 8 * 8, KEPT = PACKING_WARPS == 0 ? 56 : PRODUCERS == 1 ? 88 : 72;
   static constexpr int TAKEN = smaller(240, (LAUNCHED * (CONSUMERS + PRODUCERS) - KEPT * PRODUCERS) / CONSUMERS / 8 * 8);
-  static constexpr int PRODUCTS = CHANNELS_ARE_ROWS ? 1 : RUN / 64;  // for one tap and one run
-  static constexpr int COLUMNS = CHANNELS_ARE_ROWS ? RUN : CHANNEL_TILE;
+  // Sums of one run that lie side by side: those of its positions, 64 at a time, or of its bundles.
+  static constexpr int PRODUCTS = FOLD ? BUNDLES : CHANNELS_ARE_ROWS ? 1 : RUN / 64;
+  static constexpr int COLUMNS = FOLD ? RUN + 8 : CHANNELS_ARE_ROWS ? RUN : CHANNEL_TILE;
   static constexpr int SUMS = PRODUCTS * COLUMNS / 2 * PARTS;  // registers of a thread for one run; split: kept twice
   // Tensor cores truncate their sums (an error that grows with the length, 1e-6 after 128 products of three terms
   // each). So split sums are added to the total after this many taps, or rows of taps.
   static constexpr int TAPS_KEPT = 16, ROWS_KEPT = larger(1, TAPS_KEPT / KW);
   static constexpr int MOST_SUMS = PACKERS != 0 ? 96 : TAKEN >= 208 ? 144 : TAKEN >= 168 ? 128 : 96;
-  static constexpr int SLICE_BYTES = KH * KW * PARTS * CHANNEL_TILE * 32;  // weights of one tap d and chunk
+  static constexpr int SLICE_BYTES = KH * BUNDLES * PARTS * WEIGHT_ROWS * 32;  // weights of one tap d and chunk
   // As many runs as registers hold, for tiles of at most 1024 positions (512 in 3-D). Halved until three stages fit.
   static constexpr int runs_chosen() {
     int runs = Tune::RUNS != 0 ? Tune::RUNS : larger(1, smaller(MOST_SUMS / SUMS, (KD > 1 ? 512 : 1024) / (RUN * CONSUMERS)));
@@ -92,7 +107,8 @@ struct PackedPlan {
   static constexpr int WEIGHT_BYTES = KD * CHUNKS * SLICE_BYTES;           // of one channel tile
   static constexpr int SLICE = Tune::SLICE, SHAPE = Tune::SHAPE, RESIDENT = Tune::RESIDENT, STAGES = Tune::STAGES;
   static constexpr int MOST_STAGES = 8;
-  static constexpr int STAGING = 8 * 40 * 4;  // bytes of a warp: 8 channels of 32 positions, padded
+  // Bytes of a warp: 8 channels of 32 positions, padded; folded: its rows of a product.
+  static constexpr int STAGING = FOLD ? 16 * COLUMNS * 4 : 8 * 40 * 4;
   static constexpr int FIXED_BYTES = 4 * CONSUMERS * STAGING + (2 * MOST_STAGES + 2) * 8;
   static constexpr int BUDGET = BLOCKS == 1 ? 227 * 1024 : 228 * 1024 / BLOCKS - 1024;
 };
@@ -100,7 +116,8 @@ struct PackedPlan {
 // What the sizes decide. Positions are counted in units of 16 bytes of the packed source or of the staged patch.
 struct PackedGeometry {
   long long batch, tiles;
-  int source_d, source_h, source_w, result_d, result_h, result_w;
+  int source_d, source_h, source_w;  // in elements
+  int result_d, result_h, result_w;  // in grains
   int pitch, plane;                 // of the packed source: a row, an image
   int flat;                         // 1: a tile is TILE neighbouring positions of the packed image, whole rows in it
   int wide_columns, wide_tiles;     // else RUN columns of a row each, in CONSUMERS * RUNS rows,
@@ -110,17 +127,25 @@ struct PackedGeometry {
   long long source_bytes;           // packed, with what tiles at the edge read beyond it
 };
 
+// Grains of the source along D.
 template <class Plan>
-PackedGeometry packed_geometry(const Sizes& sizes) {
+constexpr __host__ __device__ int source_planes(const PackedGeometry& g) {
+  return Plan::Grain::count(g.source_d, Plan::FIRST_D, Plan::GRAIN_D);
+}
+
+template <class Plan>
+PackedGeometry packed_geometry(const Sizes& full) {
+  const Sizes& sizes = Plan::Grain::sizes(full);
   constexpr int ROWS = Plan::CONSUMERS * Plan::RUNS, TAIL_ROWS = ROWS * Plan::RUN / 8;
   PackedGeometry g = {};
   g.batch = sizes.batch;
-  g.source_d = Plan::FORWARD ? sizes.in_d : sizes.out_d, g.result_d = Plan::FORWARD ? sizes.out_d : sizes.in_d;
-  g.source_h = Plan::FORWARD ? sizes.in_h : sizes.out_h, g.result_h = Plan::FORWARD ? sizes.out_h : sizes.in_h;
-  g.source_w = Plan::FORWARD ? sizes.in_w : sizes.out_w, g.result_w = Plan::FORWARD ? sizes.out_w : sizes.in_w;
+  g.source_d = Plan::FORWARD ? full.in_d : full.out_d, g.result_d = Plan::FORWARD ? sizes.out_d : sizes.in_d;
+  g.source_h = Plan::FORWARD ? full.in_h : full.out_h, g.result_h = Plan::FORWARD ? sizes.out_h : sizes.in_h;
+  g.source_w = Plan::FORWARD ? full.in_w : full.out_w, g.result_w = Plan::FORWARD ? sizes.out_w : sizes.in_w;
+  const int source_w = Plan::FORWARD ? sizes.in_w : sizes.out_w;
   // The zeros behind a row also serve as the zeros before the next row, if there are any.
   const int whole = g.result_w + Plan::HALO_W;
-  g.pitch = smaller(whole, larger(g.result_w, larger(whole + Plan::LEFT_W, g.source_w - Plan::LEFT_W)));
+  g.pitch = smaller(whole, larger(g.result_w, larger(whole + Plan::LEFT_W, source_w - Plan::LEFT_W)));
   g.plane = (g.result_h + Plan::HALO_H) * g.pitch + Plan::HALO_W;
 
   const int flat_tiles = ceil_div(g.result_h * g.pitch, Plan::TILE);
@@ -135,6 +160,7 @@ PackedGeometry packed_geometry(const Sizes& sizes) {
   long long best = -1;
   for (int shape = 0; shape < 3; ++shape) {  // flat, wide with a tail of strips, wide alone
     if (Plan::SHAPE != 0 && (Plan::SHAPE == 1) != (shape == 0)) continue;
+    if (Plan::FOLD && shape == 1) continue;  // the 8 columns of a strip are too few
     const long long patch = shape == 0 ? flat_patch : shape == 1 ? larger(wide_patch, tail_patch) : wide_patch;
     const int tiles = shape == 0 ? flat_tiles : shape == 1 ? with_tail : all_wide;
     if (patch > 16000) continue;  // a descriptor counts to 16383
@@ -145,7 +171,7 @@ PackedGeometry packed_geometry(const Sizes& sizes) {
     if (stages < 2) continue;  // the stage before is given back only after the next has begun
     // Cycles of a stage: the maximum of products (tensor cores or shared memory) and loads. Loads are bytes from L2 and,
     // with short rows, the copies themselves (66 cycles each, measured on an H200).
-    const int products = Plan::KH * Plan::KW * (Plan::TILE / 64) *
+    const int products = Plan::KH * Plan::BUNDLES * (Plan::TILE / 64) *
                          (Plan::CHANNELS_ARE_ROWS ? 32 : larger(Plan::CHANNEL_TILE / 2, 16 + Plan::CHANNEL_TILE / 4));
     const int loads = (patch_bytes + (resident ? 0 : Plan::SLICE_BYTES)) / 18;
     const int tail_copies = 2 * Plan::PARTS * (TAIL_ROWS + Plan::HALO_H) * 66;
@@ -166,7 +192,7 @@ PackedGeometry packed_geometry(const Sizes& sizes) {
     g.stage_bytes = patch_bytes + (resident ? 0 : Plan::SLICE_BYTES);
   }
   g.tiles = g.batch * g.result_d * Plan::GROUPS * Plan::CHANNEL_TILES * g.tiles_per_plane;
-  const long long images = g.batch * Plan::GROUPS * Plan::PARTS * Plan::UNITS_OF_SOURCE * g.source_d;
+  const long long images = g.batch * Plan::GROUPS * Plan::PARTS * Plan::UNITS_OF_SOURCE * source_planes<Plan>(g);
   const int rows_read = (g.tail_columns != 0 ? TAIL_ROWS : ROWS) + Plan::HALO_H + 1;
   const long long beyond = g.flat ? g.patch : 1LL * rows_read * g.pitch + Plan::RUN + Plan::HALO_W;
   g.source_bytes = ((images * g.plane + beyond) * 16 + 255) / 256 * 256;
@@ -217,20 +243,23 @@ __device__ __forceinline__ void pack_positions(const PackedGeometry& g, const ty
                                                Pack<typename Plan::Scalar, Plan::PER_UNIT>* __restrict__ packed,
                                                unsigned image, int first, int apart) {
   using Scalar = typename Plan::Scalar;
-  const unsigned units = image / unsigned(g.source_d);
-  const int d = int(image - units * g.source_d), unit = int(units % Plan::UNITS_OF_SOURCE);
+  const unsigned units = image / unsigned(source_planes<Plan>(g));
+  const int d = int(image - units * source_planes<Plan>(g)), unit = int(units % Plan::UNITS_OF_SOURCE);
   const long long n_group = units / Plan::UNITS_OF_SOURCE;
   const long long channel_step = 1LL * g.source_d * g.source_h * g.source_w;
+  const int source_d = d * Plan::GRAIN_D + Plan::FIRST_D;
   const Scalar* from = source + (n_group * Plan::SUMMED + unit * Plan::PER_UNIT) * channel_step +
-                       1LL * d * g.source_h * g.source_w;
+                       1LL * source_d * g.source_h * g.source_w;
   const int channels = smaller(Plan::PER_UNIT, Plan::SUMMED - unit * Plan::PER_UNIT);
   Scalar value[positions][Plan::PER_UNIT];
 #pragma unroll
   for (int i = 0; i < positions; ++i) {
     const int position = first + i * apart;
     const int row = int(unsigned(position) / unsigned(g.pitch));
-    const int h = row + Plan::LEFT_H, w = position - row * g.pitch + Plan::LEFT_W;
-    const bool inside = unsigned(h) < unsigned(g.source_h) && unsigned(w) < unsigned(g.source_w);
+    const int h = (row + Plan::LEFT_H) * Plan::GRAIN_H + Plan::FIRST_H;
+    const int w = (position - row * g.pitch + Plan::LEFT_W) * Plan::GRAIN_W + Plan::FIRST_W;
+    const bool inside = unsigned(h) < unsigned(g.source_h) && unsigned(w) < unsigned(g.source_w) &&
+                        (Plan::GRAIN_D == 1 || source_d < g.source_d);
     const Scalar* at = from + 1LL * h * g.source_w + w;
 #pragma unroll
     for (int c = 0; c < Plan::PER_UNIT; ++c) {
@@ -240,7 +269,8 @@ __device__ __forceinline__ void pack_positions(const PackedGeometry& g, const ty
   }
 #pragma unroll
   for (int part = 0; part < Plan::PARTS; ++part) {
-    auto* to = packed + (((n_group * Plan::PARTS + part) * Plan::UNITS_OF_SOURCE + unit) * g.source_d + d) * g.plane;
+    const long long of_unit = (n_group * Plan::PARTS + part) * Plan::UNITS_OF_SOURCE + unit;
+    auto* to = packed + (of_unit * source_planes<Plan>(g) + d) * g.plane;
 #pragma unroll
     for (int i = 0; i < positions; ++i) {
       Pack<Scalar, Plan::PER_UNIT> out;
@@ -260,7 +290,7 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_source(PackedGeometry g,
                                                             Pack<typename Plan::Scalar, Plan::PER_UNIT>* __restrict__ packed,
                                                             int blocks_per_image) {
   const long long block = flat_block(), image = block / blocks_per_image;
-  if (image >= g.batch * Plan::GROUPS * Plan::UNITS_OF_SOURCE * g.source_d) return;
+  if (image >= g.batch * Plan::GROUPS * Plan::UNITS_OF_SOURCE * source_planes<Plan>(g)) return;
   const int first = int(block % blocks_per_image) * (PACK_THREADS * PACK_POSITIONS) + int(threadIdx.x);
   pack_positions<Plan, PACK_POSITIONS>(g, source, packed, unsigned(image), first, PACK_THREADS);
 }
@@ -278,12 +308,14 @@ __global__ void __launch_bounds__(256) pack_weights(const typename Plan::Scalar*
     rest /= base;
     return value;
   };
-  const int in_unit = digit(Plan::PER_UNIT), row = digit(Plan::CHANNEL_TILE), unit = digit(2), part = digit(Plan::PARTS);
-  const int kw = digit(Plan::KW), kh = digit(Plan::KH), chunk = digit(Plan::CHUNKS), kd = digit(Plan::KD);
-  const int channel = digit(Plan::CHANNEL_TILES) * Plan::CHANNEL_TILE + row, group = rest;
+  const int in_unit = digit(Plan::PER_UNIT), row = digit(Plan::WEIGHT_ROWS), unit = digit(2), part = digit(Plan::PARTS);
+  const int kw = digit(Plan::BUNDLES) * Plan::BUNDLE + (Plan::FOLD ? row / Plan::CHANNEL_TILE : 0);
+  const int kh = digit(Plan::KH), chunk = digit(Plan::CHUNKS), kd = digit(Plan::KD);
+  const int of_tile = Plan::FOLD ? row % Plan::CHANNEL_TILE : row;
+  const int channel = digit(Plan::CHANNEL_TILES) * Plan::CHANNEL_TILE + of_tile, group = rest;
   const int summed = (2 * chunk + unit) * Plan::PER_UNIT + in_unit;
   auto value = narrow<typename Plan::Scalar>(0.f);
-  if (channel < Plan::CHANNELS && summed < Plan::SUMMED) {
+  if (channel < Plan::CHANNELS && summed < Plan::SUMMED && (!Plan::FOLD || kw < Plan::KW)) {
     // In forward the source position falls as the tap rises, so taps are stored from the last to the first.
     const int tap = Plan::FORWARD ? ((Plan::KD - 1 - kd) * Plan::KH + Plan::KH - 1 - kh) * Plan::KW + Plan::KW - 1 - kw
                                   : (kd * Plan::KH + kh) * Plan::KW + kw;

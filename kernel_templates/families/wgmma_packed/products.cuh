@@ -3,7 +3,7 @@
 #include "families/wgmma_packed/layer.cuh"
 #include "families/wgmma_packed/ring.cuh"
 #include "families/wgmma_packed/store.cuh"
-#include "hardware/wgmma.cuh"
+#include "hardware/wgmma_more_shapes.cuh"
 
 // How many runs of a warpgroup hold a part of the result.
 template <class Plan>
@@ -38,23 +38,24 @@ __device__ __forceinline__ void multiply_stage(PackedSums<Plan>& sum, PackedSums
 #pragma unroll 1
   for (int kh = 0; kh < Plan::KH; ++kh) {
 #pragma unroll
-    for (int kw = 0; kw < Plan::KW; ++kw) {
+    for (int kw = 0; kw < Plan::BUNDLES; ++kw) {  // a tap, or a bundle of taps
       if (Plan::SPLIT && kw > 0 && kw % Plan::TAPS_KEPT == 0) take_out<Plan, runs>(sum, total);
       const int keep = !Plan::SPLIT || kw % Plan::TAPS_KEPT != 0 ? 1 : kw > 0 ? 0 : since;
-      const unsigned long long at = w + kw * Plan::PARTS * 2 * Plan::CHANNEL_TILE;
+      const unsigned long long at = w + kw * Plan::PARTS * 2 * Plan::WEIGHT_ROWS;
 #pragma unroll
       for (int run = 0; run < runs; ++run) {
 #pragma unroll
-        for (int i = 0; i < Plan::PRODUCTS; ++i) {
-          const unsigned long long positions = x + (kw * Plan::DW + run * patch.run_step + i * patch.group_step);
+        for (int i = 0; i < (Plan::FOLD ? 1 : Plan::PRODUCTS); ++i) {
+          const unsigned long long positions = x + (kw * Plan::BUNDLE * Plan::DW + run * patch.run_step + i * patch.group_step);
+          auto& own = sum[run][Plan::FOLD ? kw : i];
 #pragma unroll
           for (int term = 0; term < (Plan::SPLIT ? 3 : 1); ++term) {  // lo * hi, hi * lo, hi * hi; without split the last
             const unsigned long long a = Plan::SPLIT && term == 0 ? positions + part_step : positions;
             const unsigned long long b = Plan::SPLIT && term == 1 ? at + 2 * Plan::CHANNEL_TILE : at;
             if constexpr (Plan::CHANNELS_ARE_ROWS)
-              wgmma<Plan::precision, typename Plan::Scalar, Plan::COLUMNS>(sum[run][i], b, a, term == 0 ? keep : 1);
+              wgmma<Plan::precision, typename Plan::Scalar, Plan::COLUMNS>(own, b, a, term == 0 ? keep : 1);
             else
-              wgmma<Plan::precision, typename Plan::Scalar, Plan::COLUMNS>(sum[run][i], a, b, term == 0 ? keep : 1);
+              wgmma<Plan::precision, typename Plan::Scalar, Plan::COLUMNS>(own, a, b, term == 0 ? keep : 1);
           }
         }
       }
@@ -63,6 +64,6 @@ __device__ __forceinline__ void multiply_stage(PackedSums<Plan>& sum, PackedSums
       if (++since == Plan::ROWS_KEPT) take_out<Plan, runs>(sum, total), since = 0;
     }
     x += Plan::DH * patch.pitch;
-    w += Plan::KW * Plan::PARTS * 2 * Plan::CHANNEL_TILE;
+    w += Plan::BUNDLES * Plan::PARTS * 2 * Plan::WEIGHT_ROWS;
   }
 }

@@ -72,7 +72,7 @@ __device__ __forceinline__ int result_index(const PackedGeometry& g, const Packe
 // False if a tap of D lies outside the source. It adds nothing and is left out.
 template <class Plan>
 __device__ __forceinline__ bool reaches(const PackedGeometry& g, const PackedTile& t, int kd) {
-  return unsigned(t.d + Plan::LEFT_D + kd * Plan::DD) < unsigned(g.source_d);
+  return unsigned(t.d + Plan::LEFT_D + kd * Plan::DD) < unsigned(source_planes<Plan>(g));
 }
 
 // A place in the ring and its parity; producers and consumers each walk along it.
@@ -95,7 +95,7 @@ __device__ __forceinline__ void fill_ring(const PackedGeometry& g, const char* s
     const PatchLayout patch = patch_layout<Plan>(g, t);
     const int copies = 2 * Plan::PARTS * patch.rows;
     const int bytes = copies * patch.length * 16 + (g.resident ? 0 : Plan::SLICE_BYTES);
-    const long long unit_step = 1LL * g.source_d * g.plane * 16;
+    const long long unit_step = 1LL * source_planes<Plan>(g) * g.plane * 16;
     for (int kd = 0; kd < Plan::KD; ++kd) {
       if (!reaches<Plan>(g, t, kd)) continue;
       const char* image = source + ((t.n * Plan::GROUPS + t.group) * Plan::PARTS * Plan::UNITS_OF_SOURCE) * unit_step +

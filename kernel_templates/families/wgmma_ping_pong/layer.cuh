@@ -29,6 +29,8 @@ struct PingPongPlan {
                                                                        : 64;
   static_assert(two_fit(CHANNEL_TILE), "the weights of a channel tile and two stages must fit in shared memory");
   static constexpr int CHANNEL_TILES = ceil_div(CHANNELS, CHANNEL_TILE);
+  static constexpr bool FOLD = false;  // as pack_weights() asks: a row of weights is a channel
+  static constexpr int BUNDLE = 1, BUNDLES = KW, WEIGHT_ROWS = CHANNEL_TILE;
   static constexpr int ROW_TILES = CHANNEL_TILE / 64, COLUMN_TILES = 2 / ROW_TILES;
   static constexpr int WINDOW = 128 * COLUMN_TILES;        // staged positions; the last HALO results are incomplete
   static constexpr int RESULTS = (WINDOW - HALO) / 2 * 2;  // even, so that pairs of positions stay aligned
