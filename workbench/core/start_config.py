@@ -17,6 +17,8 @@ _SPILLS = (
     # One job is loaded ahead instead of two. In the timed cases (tf32, bf16) that was faster, or at most 2 % slower.
     ("sm_90a", "grad_weight/persistent_wgmma", "tf32 bf16 fp16", "hifigan-1 dac-1 encodec-2", {"AHEAD": 1}),
     ("sm_90a", "grad_weight/persistent_wgmma", "bf16 fp16", "hifigan-2 hifigan-3 dac-3 dcgan-4 pix2pix pose", {"AHEAD": 1}),
+    # One warpgroup packs instead of two, so the others may use more registers.
+    ("sm_90a", "forward/wgmma_packed", "tf32x3", "kb77", {"PACKERS": 1}),
     # Fewer warps copy, and each has more copies in flight.
     ("sm_90a", "grad_weight/persistent_wgmma", "tf32 bf16 fp16", "kb64", {"COPY_WARPS": 4}),
     # A lane sums fewer neighbouring positions, so it reads each weight more often.
